@@ -39,7 +39,7 @@ from evaluator_repeatability import keep
 from graph_sides import DEVICE, DRAWS, Call, facts, graph_of_calls, inductor, timed
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from passagent.evaluator.matching.passes import load_passes
+from passagent.evaluator.matching.loaded_passes import load_passes
 from passagent.evaluator.matching.rewrite import apply_passes
 from passagent.evaluator.result import Candidate
 from passagent.expert.author import author

@@ -125,7 +125,7 @@ def judge(referee: Referee, task: Task, subject: Subject, planted: float = 0.0) 
     record |= {"seconds": time.monotonic() - started, "environment": evaluation.environment}
     record["graphs"] = [_graph(graph) for graph in evaluation.graphs]
     if planted and planted not in confirmed and any(graph["speedup"] for graph in record["graphs"]):
-        raise SystemExit("nothing was planted: the zygote did not read sitecustomize.py")
+        raise SystemExit("nothing was planted: the fork server did not read sitecustomize.py")
     return record
 
 

@@ -23,7 +23,7 @@ from torch import fx
 
 from passagent.evaluator.correctness.double import in_float64
 from passagent.evaluator.correctness.exactness import Expected, as_exact
-from passagent.evaluator.matching.passes import load_passes
+from passagent.evaluator.matching.loaded_passes import load_passes
 from passagent.evaluator.matching.rewrite import apply_passes
 from passagent.evaluator.result import Candidate
 from passagent.evaluator.score import T_RANGE, tolerance

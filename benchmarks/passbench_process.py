@@ -28,7 +28,7 @@ if importlib.util.find_spec("triton"):
 _torch_imported = time.perf_counter()
 
 from passagent.evaluator import score  # noqa: E402
-from passagent.evaluator.matching.passes import LoadedPass, load_passes  # noqa: E402
+from passagent.evaluator.matching.loaded_passes import LoadedPass, load_passes  # noqa: E402
 from passagent.evaluator.matching.rewrite import apply_passes  # noqa: E402
 from passagent.evaluator.result import Candidate  # noqa: E402
 from passagent.tasks import load_task  # noqa: E402

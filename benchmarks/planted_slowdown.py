@@ -1,8 +1,8 @@
 """Plant a slow-down in an evaluator's workers without a change to it. See evaluator_repeatability.py.
 
-A sitecustomize.py on the import path that a zygote is given has it call `plant`; from then on a `graph`
+A sitecustomize.py on the import path that a fork server is given has it call `plant`; from then on a `graph`
 request that says `planted: SHARE` makes the calls of eager in a candidate's place take that much longer, each
-by its own time. A zygote imports this file before it forks, so it imports no more than a worker does.
+by its own time. A fork server imports this file before it forks, so it imports no more than a worker does.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class PlantedReply(worker_messages.GraphReply):
 
 
 def plant() -> None:
-    """In a zygote (see `planting`): what a worker calls takes longer if the request says so."""
+    """In a fork server (see `planting`): what a worker calls takes longer if the request says so."""
     take = worker._take
 
     def planted(state: Any, request: PlantedGraph, fds: list[int]) -> worker_messages.GraphReply:
@@ -91,14 +91,14 @@ def _nothing() -> None:
 
 @contextmanager
 def planting() -> Iterator[None]:
-    """Zygotes that are started meanwhile call `plant`, through a sitecustomize.py on their import path.
+    """Fork servers that are started meanwhile call `plant`, through a sitecustomize.py on their import path.
 
     The referee takes a reply that says what was planted.
     """
     with tempfile.TemporaryDirectory() as folder:
         lines = [
             "import sys",
-            "if 'passagent.evaluator.runner.zygote' in sys.orig_argv:",
+            "if 'passagent.evaluator.runner.worker_process' in sys.orig_argv:",
             "    from planted_slowdown import plant",
             "    plant()",
         ]

@@ -108,7 +108,7 @@ def go_on(session: Any, episodes: int) -> None:
     config = session.config
     if episodes:
         config = override(config, {"search.iters": made + episodes})
-    runs.set_config(
+    runs.update_run(
         session.store,
         session.run.id,
         config=config.model_dump_json(),
@@ -172,10 +172,11 @@ def rss() -> float:
 
 def query_part(args: argparse.Namespace) -> dict[str, Any]:
     """Times of each context query, ms."""
+    from passagent.search.candidates import best_before
     from passagent.search.episode_context import attempts
     from passagent.search.islands import IslandView
     from passagent.search.setup import stored_config, stored_task
-    from passagent.store import Store, bests, episodes, nodes, runs
+    from passagent.store import Store, episodes, nodes, runs
 
     store = Store.open(args.work / "runs")
     run = next(run for run in runs.list_runs(store) if run.model != "past")
@@ -191,18 +192,19 @@ def query_part(args: argparse.Namespace) -> dict[str, Any]:
     known = Known()
     known.__dict__.update(store=store, run=run, config=config, task=task, told={})
     asked = {
-        "ancestors": lambda node: nodes.ancestors(store, node.id, 8),
-        "siblings": lambda node: nodes.siblings(store, run.id, node.island, node.parent_id, 8),
-        "best of island": lambda node: bests.best_of_island(store, run.id, node.island, 3),
+        "ancestors": lambda node: nodes.ancestors(store, node, 8),
+        "siblings": lambda node: nodes.newest_before(
+            store, episodes.get_episode(store, node.episode_id), 8, same_start=True
+        ),
+        "best of island": lambda node: nodes.best_of_island(store, run.id, node.island, 3),
         "elites with migrants": lambda node: IslandView(store, run.id, node.island).elites(3),
-        "best of the other islands": lambda node: bests.best_of_others(store, run.id, node.island),
         "newest of the island": lambda node: nodes.newest_before(
-            store, episodes.get_episode(store, node.episode_id), 4, 16
+            store, episodes.get_episode(store, node.episode_id), 4
         ),
-        "best that an island knows of": lambda node: bests.best_known(
-            store, run.id, node.island, node.number
+        "best that an island knows of": lambda node: IslandView(store, run.id, node.island).best_before(
+            node.number
         ),
-        "AS of parent and best when a node was made": lambda node: bests.as_before(store, node),
+        "best when a node was made": lambda node: best_before(store, node),
         "newest failures": lambda node: nodes.latest_failures(store, run.id, node.island, 4),
         "attempts shown in a prompt": lambda node: attempts(
             known,
@@ -214,7 +216,7 @@ def query_part(args: argparse.Namespace) -> dict[str, Any]:
             f"SELECT min(id) FROM nodes WHERE run_id = :r AND {nodes.SAME_PROGRAM} AND island = :i",
             {"r": run.id, "program": node.canonical_key, "i": node.island},
         ),
-        "standing of the run": lambda node: runs.standing(store, run.id),
+        "standing of the run": lambda node: runs.get_run(store, run.id),
     }
     found = {}
     for name, ask in asked.items():

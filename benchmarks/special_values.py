@@ -29,7 +29,7 @@ import torch
 import torch.nn.functional as F
 from evaluator_repeatability import keep
 
-from passagent.evaluator.matching.passes import load_passes
+from passagent.evaluator.matching.loaded_passes import load_passes
 from passagent.evaluator.matching.rewrite import apply_passes
 from passagent.evaluator.result import Candidate
 from passagent.expert.author import author

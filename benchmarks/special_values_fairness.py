@@ -103,7 +103,7 @@ def refusals(subgraph: Subgraph, device: str) -> list[str]:
     captured = without_dynamo(subgraph, device)
     if captured is None:
         caught = capture(module, make_inputs(subgraph, device, 0))
-        captured = KeptGraph(dump_graph(caught.graph_module), caught.order)
+        captured = KeptGraph(dump_graph(caught.graph_module.graph), caught.order)
     graph, wider = load_graph(captured.nodes), beyond.begin(subgraph, captured).subgraph
     arena, sets = draw_sets(subgraph, wider, Rotation.of(wider), captured)
     compiled = torch.compile(module, dynamic=False)

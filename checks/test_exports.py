@@ -100,12 +100,14 @@ def optional(name: str, least: tuple[int, int] | None = None) -> Path:
 
 def said(turn: Turn) -> str:
     """A reply as Qwen3's template writes it."""
-    written = [(call.name, json.dumps(plain(call.arguments), ensure_ascii=False)) for call in turn.calls]
+    functions = [call["function"] for call in turn.message.get("tool_calls", ())]
+    written = [(f["name"], json.dumps(plain(f["arguments"]), ensure_ascii=False)) for f in functions]
     calls = [
         f'<tool_call>\n{{"name": "{name}", "arguments": {text}}}\n</tool_call>' for name, text in written
     ]
-    text = "\n".join([plain(turn.content), *calls] if turn.content else calls)
-    return f"<think>\n{plain(turn.reasoning or '')}\n</think>\n\n{text}<|im_end|>\n"
+    content = turn.message["content"]
+    text = "\n".join([plain(content), *calls] if content else calls)
+    return f"<think>\n{plain(turn.message.get('reasoning_content', ''))}\n</think>\n\n{text}<|im_end|>\n"
 
 
 def plain(value: Any) -> Any:
@@ -160,7 +162,7 @@ def test_llamafactory_skips_nothing(kind: str, examples: dict[str, list[Example]
         last = max((place for place, turn in enumerate(example.turns) if turn.is_trained), default=-1)
         text = longest[example.id]
         for turn in example.turns[: last + 1]:
-            place = text.find(said(turn) if turn.role == "assistant" else plain(turn.content))
+            place = text.find(said(turn) if turn.role == "assistant" else plain(turn.message["content"]))
             assert place >= 0, (example.id, turn)
             text = text[place:]
 
@@ -182,7 +184,9 @@ def test_axolotl_trains_what_is_trained(
         for text, turn in zip(texts, replies, strict=True):
             # axolotl looks for where a turn differs from a placeholder: an empty thought is not trained
             full = said(turn).removesuffix("\n")
-            least = full.removeprefix("<think>\n" if turn.reasoning else "<think>\n\n</think>\n\n")
+            least = full.removeprefix(
+                "<think>\n" if "reasoning_content" in turn.message else "<think>\n\n</think>\n\n"
+            )
             assert full.endswith(text) and text.endswith(least), (text, full)
 
 
@@ -237,8 +241,11 @@ def test_the_openai_sdk_knows_the_messages(
         trained = [turn for turn in example.turns if turn.is_trained]
         assert [spoken(message) for message in weighed if message["weight"]] == [
             (
-                plain(turn.content),
-                [(call.id, call.name, plain(call.arguments)) for call in turn.calls],
+                plain(turn.message["content"]),
+                [
+                    (call["id"], call["function"]["name"], plain(call["function"]["arguments"]))
+                    for call in turn.message.get("tool_calls", ())
+                ],
             )
             for turn in trained
         ]

@@ -24,7 +24,7 @@ from test_pass_library import GELU
 from passagent.data.bench.results import FILE, Row
 from passagent.evaluator.result import Candidate
 from passagent.search import finalists
-from passagent.store import Store, blobs, nodes, runs, sessions
+from passagent.store import Store, nodes, runs, sessions
 from passagent.store.pass_library import PassLibrary
 
 MANY = 100_000
@@ -69,7 +69,7 @@ def finished(task, tmp_path_factory):
             store.execute(
                 "UPDATE calls SET cost = 0.01, output_tokens = 900 WHERE run_id = :r", {"r": run.id}
             )
-        key = blobs.keep(store, nodes.get_files(store, nodes.get_node(store, 3)) | {"evil.py": EVIL})
+        key = store.keep_files(nodes.get_files(store, nodes.get_node(store, 3)) | {"evil.py": EVIL})
         names = {
             "key": key,
             "note": EVIL,

@@ -62,7 +62,7 @@ class Policy(Protocol):
 
     @property
     def scope(self) -> str:
-        """`islands` or `alone`: see passagent/search/policies."""
+        """`islands` or `alone`: see passagent/search/islands.py."""
         ...
 
     def select(self, view: IslandView, rng: random.Random) -> Node | None:

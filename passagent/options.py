@@ -332,6 +332,12 @@ class OptimizeOptions(ModelOptions, SpendingOptions, PresetOptions, total=False)
     state: Annotated[
         str | None, Option("Where tasks, runs and the report are kept.", metavar="DIR", shown="PACKAGE.state")
     ]
+    passes_dir: Annotated[
+        str | None,
+        Option(
+            "Passes of your own, tried beside those that come with passagent.", metavar="DIR", shown="none"
+        ),
+    ]
     library: OwnLibrary
 
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from closeness import assert_as_near
 
 from passagent.evaluator.correctness.double import in_float64
-from passagent.evaluator.matching.passes import load_passes
+from passagent.evaluator.matching.loaded_passes import load_passes
 from passagent.evaluator.matching.rewrite import Rewritten, apply_passes
 from passagent.evaluator.result import Candidate
 from passagent.expert.author import Authored, author

@@ -20,8 +20,7 @@ from passagent.expert.author import author
 from passagent.expert.choices import default
 from passagent.expert.read.reading import graphs
 from passagent.tasks import load_task
-from passagent.tasks.examples import examples
-from passagent.tasks.reader import Task
+from passagent.tasks.reader import Task, examples
 
 RUFF = [str(Path(sys.executable).parent / "ruff")]
 

@@ -143,26 +143,9 @@ class Runs:
         return runs.find_run(store, "last")
 
     def tree(self) -> list[tuple[object, ...]]:
-        """The tree by episode and place in it: no ids, no times, nothing of who was faster."""
+        """The shape of the last run."""
         with Store.open(self.dir) as store:
-            found = nodes.of_run(store, self.run(store).id)
-            starts = {
-                row["id"]: (row["number"], row["migration"] or "")
-                for row in store.rows("SELECT id, number, migration FROM episodes")
-            }
-            names = {node.id: (node.number, node.call_id) for node in found}
-            return sorted(
-                (
-                    *names[node.id],
-                    names.get(node.parent_id or 0, ()),
-                    *starts[node.episode_id],
-                    node.island,
-                    node.candidate_key,
-                    node.status or "",
-                    node.as_score or 0.0,
-                )
-                for node in found
-            )
+            return tiny_search.shape(store, self.run(store).id)
 
     def check(self) -> None:
         """All episodes are done once, all nodes are evaluated once, all calls are counted once."""
@@ -175,7 +158,10 @@ class Runs:
             assert rows == [
                 {"number": number, "state": "done", "steps": 5} for number in range(1, self.iters + 1)
             ]
-            assert len(nodes.of_run(store, run.id)) == 2 * self.iters
+            made = nodes.of_run(store, run.id)
+            assert len(made) == 2 * self.iters and all(
+                nodes.get_files(store, node)["Fused.py"] for node in made
+            )
             keys = [row["candidate_key"] for row in store.rows("SELECT candidate_key FROM evaluations")]
             again, pooled = confirmed(store), count_pooled(store)
             assert len(keys) == len(set(keys)) + len(again) + pooled

@@ -19,12 +19,10 @@ import handmade as h
 import torch
 import triton_interpreter
 
-from passagent.evaluator.matching.passes import LoadedPass
-from passagent.evaluator.matching.rewrite import Token, apply_passes
 from passagent.evaluator.target import uses_triton
 from passagent.plan import convert, facts, record
-from passagent.plan.arguments import ParameterArg, TupleArg
 from passagent.plan.compile import compile_plan
+from passagent.plan.recorded_pattern import planned_passes, replace_calls
 from passagent.plan.recorder_process import recording_process
 from passagent.plan.replay import Replay
 from passagent.plan.table import Mode
@@ -80,40 +78,18 @@ def plan_without_triton(plan):
 
 
 def rewritten(graph, recording, calls, replay=replay_of):
-    """A captured graph with plans in place of what its passes match; `replay` makes a function of a plan."""
+    """A captured graph with plans in the places of its calls; `replay` makes a function of a plan."""
     replays = functools.cache(lambda number, plan: replay(recording.passes[number].plans[plan]))
-    for number, found in enumerate(recording.passes):
-        mine = [call for call in calls if call.number == number]
-        if not mine:
-            continue
-        coming, taken = iter(mine), []
 
-        def arrange(*_, coming=coming, taken=taken):
-            taken.append(next(coming))
-            return tuple(argument(one) for one in taken[-1].arguments)
+    def replacement(position, bindings):
+        call = calls[position]
+        return replays(call.number, call.plan), tuple(
+            convert.bound_argument(part, bindings) for part in call.arguments
+        )
 
-        def put(_, taken=taken, number=number):
-            function = replays(number, taken[-1].plan)
-
-            def planned(*args):
-                return function(*args)
-
-            return planned
-
-        nodes = [node.model_dump(exclude_none=True) for node in found.pattern]
-        pattern = graphio.load_graph(nodes).graph
-        loaded = LoadedPass(found.name, pattern, arrange, lambda: None, found.file)
-        apply_passes(graph, [loaded], put)
+    replace_calls(graph.graph, planned_passes(recording), calls, replacement)
+    graph.recompile()
     return graph
-
-
-def argument(one):
-    """What an argument of a recorded call stands for, while a pass is applied."""
-    if isinstance(one, ParameterArg):
-        return Token(one.name)
-    if isinstance(one, TupleArg):
-        return tuple(argument(item) for item in one.items)
-    return convert.python_value(one)
 
 
 def difference(case, task, answer):

@@ -31,7 +31,7 @@ def main() -> None:
     pool.PAUSES_S = (0.5, 2.0)
     evaluator: Any = None
     if name == "local":
-        pool._owner = lambda device, config, cores, ahead, tell: stub_worker.StubOwner(device, config, cores)
+        pool._owner = lambda device, config, cores, tell: stub_worker.StubOwner(device, config, cores)
         evaluator = pool.EvaluatorPool(EvaluatorConfig())
     if name.startswith("ray"):
         from passagent.evaluator.fleet import ray_fleet

@@ -27,11 +27,11 @@ def stages() -> list[Stage]:
     from passagent.config import EvaluatorConfig
     from passagent.evaluator.judging.effort import CANDIDATE_S
     from passagent.evaluator.runner.endings import LIMITS
-    from passagent.evaluator.runner.process import START_TIMEOUT_S
     from passagent.kernels import objects
     from passagent.plan import check, messages, record
     from passagent.sandbox import limits
     from passagent.sandbox.channel import MAX_MESSAGE
+    from passagent.sandbox.child import START_S
 
     config = EvaluatorConfig()
     memory = int(config.memory_gb * 2**30)
@@ -68,7 +68,7 @@ def stages() -> list[Stage]:
             record.LIMITS.cpu_s,
         ),
         Stage("check of the plans", 0, 0, {"steps": check.MOST_STEPS}),
-        Stage("start of a worker", START_TIMEOUT_S, memory, scratch),
+        Stage("start of a worker", START_S, memory, scratch),
         Stage("step of a worker", config.timeout_s, memory, step, LIMITS.cpu_s),
         *tools,
     ]

@@ -19,7 +19,7 @@ from typing import Any
 import tiny_search
 
 from passagent.config import EvaluatorConfig
-from passagent.evaluator.fleet import machine_facts
+from passagent.evaluator.fleet import offers
 from passagent.evaluator.hardware.devices import Device
 from passagent.evaluator.result import Candidate
 from passagent.evaluator.service.device_owner import Lost
@@ -62,12 +62,12 @@ def facts(
     devices: int = 1, words: str = "stub cpu; python; torch", name: str = "cpu", **changes: str
 ) -> dict[str, Any]:
     """What such a machine says of itself."""
-    offered = [
+    devices_there = [
         {"name": name, "uuid": f"stub-{number}", "model": "stub", "label": "stub cpu", "words": words}
         | {"machine": FIGURES}
         for number in range(devices)
     ]
-    return {"host": "stub", "versions": machine_facts.versions() | changes, "devices": offered}
+    return {"host": "stub", "versions": offers.versions() | changes, "devices": devices_there}
 
 
 def make_host(device: str) -> Any:
@@ -75,7 +75,6 @@ def make_host(device: str) -> Any:
     from passagent.evaluator.fleet.host import Host
 
     found = facts(name=device)
-    found["devices"][0]["uuid"] += f"-{os.getpid()}"  # a lock of its own
     found["host"] = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     return Host(found, StubOwner)
 

@@ -223,6 +223,8 @@ def test_triton_is_refused_or_built_without_a_gpu(case: Case, gpu_recorder, task
         failed = {failure.status for failure in prepared.failed.values()}
     except Refused as refused:
         rules = {violation.rule for violation in refused.violations}
+        places = {(violation.file, violation.line) for violation in refused.violations}
+        assert not case.here() or case.here() & places, f"points at {places}"
     except Failed as failure:
         failed = {failure.status}
     if case.name in NO_PLAN_ON_A_GPU:

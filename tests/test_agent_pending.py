@@ -406,9 +406,9 @@ def test_a_search_stores_and_exports_what_came_late(tmp_path: Path) -> None:
         # the step of a node ends with the call that proposed it, whose files are the node's
         for node, example in steps(episode).items():
             call_id = next(one.call_id for one in episode.nodes if one.node == node)
-            assert example.turns[-1].answers == call_id
+            assert example.turns[-1].message["tool_call_id"] == call_id
             trained = [turn for turn in example.turns if turn.is_trained]
-            assert trained[-1].calls[-1].id == call_id and len(trained) == 2
+            assert trained[-1].message["tool_calls"][-1]["id"] == call_id and len(trained) == 2
 
 
 def test_a_result_that_is_there_comes_with_the_next_reply_whatever_that_reply_calls(tmp_path: Path) -> None:

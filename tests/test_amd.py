@@ -7,7 +7,7 @@ import pytest
 
 from passagent.plan.recorder_process import recording_process
 from passagent.tasks import load_task
-from passagent.tasks.examples import examples
+from passagent.tasks.reader import examples
 
 pytest.importorskip("triton")
 

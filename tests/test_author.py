@@ -116,7 +116,7 @@ def conversation(tmp_path_factory: pytest.TempPathFactory) -> list[Message]:
     with Store.open(root / "runs") as store:
         run = runs.find_run(store, "last")
         episode = trajectory(store, run, find_episode(store, run, 1))
-        assert runs.standing(store, run.id).evaluations == 5  # all that was run, and nothing else
+        assert runs.get_run(store, run.id).evaluations == 5  # all that was run, and nothing else
     return [turn.message for turn in episode.messages]
 
 

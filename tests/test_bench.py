@@ -70,7 +70,7 @@ def test_a_refusal_that_rests_on_a_measurement_is_measured_again_and_any_other_i
 
     def row(*violations: Violation) -> Row:
         found = evaluation([]).model_copy(update={"violations": list(violations)})
-        return Row(task="t", task_key="k", compiler="c", subject="s", identity={}, at="", evaluation=found)
+        return Row(task="t", task_key="k", compiler="c", subject="s", evaluation=found)
 
     assert row().stands
     assert row(Violation(**rule)).stands
@@ -296,7 +296,7 @@ def test_each_part_has_its_own_line():
     hidden = held_out([graph.name for graph in graphs], 0.5)
     for graph in graphs:
         graph.speedup = Speedup(e2e=1.5 if graph.name in hidden else 3.0)
-    facts = {"task": "t", "task_key": "k", "compiler": "expert", "subject": "s", "identity": {}, "at": ""}
+    facts = {"task": "t", "task_key": "k", "compiler": "expert", "subject": "s"}
     rows = [Row(**facts, evaluation=evaluation(graphs), hidden=sorted(hidden)),
             Row(**facts, evaluation=evaluation(graphs[:1]))]  # fmt: skip
     whole, seen, held = summaries_of(["expert"], rows)
@@ -319,7 +319,7 @@ def test_another_expert_is_measured_anew(tmp_path, monkeypatch):
     [same] = plan([task], load_config(), options)
     monkeypatch.setattr("passagent.data.bench.measure.expert_version", lambda: "another")
     [other] = plan([task], load_config(), options)
-    assert first.key == same.key != other.key
+    assert first.row.key == same.row.key != other.row.key
 
 
 @pytest.mark.long

@@ -38,16 +38,8 @@ def graph(eager, own, **more):
 
 def row(task, compiler, graphs, error=None):
     judged = None if error else evaluation(graphs)
-    return Row(
-        task=task,
-        task_key=task,
-        compiler=compiler,
-        subject="s",
-        identity={},
-        at="",
-        error=error,
-        evaluation=judged,
-    )
+    facts = {"task": task, "task_key": task, "compiler": compiler, "subject": "s"}
+    return Row(**facts, error=error, evaluation=judged)
 
 
 @pytest.fixture

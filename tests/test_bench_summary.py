@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from passagent.data.bench.summary import METRICS, summarise
@@ -49,7 +49,6 @@ def graph_results(draw):
     )
 
 
-@settings(max_examples=60)
 @given(st.lists(st.lists(graph_results(), min_size=1, max_size=5), min_size=1, max_size=6), st.floats(0, 1))
 def test_the_table_equals_a_naive_recomputation(tasks, p):
     evaluations = [evaluation(graphs) for graphs in tasks]

@@ -65,13 +65,13 @@ def test_a_second_evaluator_imports_no_dynamo(task, no_dynamo, tmp_path):
 
 
 @pytest.mark.long
-def test_what_is_new_is_captured_without_dynamo_in_the_zygote_and_after_the_zygote_was_lost(task, tmp_path):
+def test_what_is_new_is_captured_without_dynamo_and_after_the_fork_server_was_lost(task, tmp_path):
     assert judged(task).status == "ok"
     more, last = (load_task(tiny.write_subgraph(tmp_path / f"g{n}", [2, n])) for n in (96, 128))
     with Referee(CONFIG) as referee:
         results = [referee.evaluate(one, tiny.candidate()) for one in (task, more)]
-        os.kill(referee.workers.zygote._process.pid, signal.SIGKILL)
-        referee.workers.zygote._process.wait()
+        os.kill(referee.workers.server.pid, signal.SIGKILL)
+        referee.workers.server._server.process.wait()
         results.append(referee.evaluate(last, tiny.candidate()))
     assert [result.status for result in results] == ["ok", "ok", "ok"]
     assert len(list((tmp_path / "cache/graphs").iterdir())) == 3

@@ -85,7 +85,7 @@ def test_looking_at_runs_imports_no_torch():
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_the_evaluators_process_has_begun_its_zygote_before_it_imports_what_is_heavy():
+def test_the_evaluators_process_starts_its_fork_server_before_it_imports_what_is_heavy():
     program = (
         "import sys\n"
         "from passagent.evaluator.service import serve\n"
@@ -369,7 +369,6 @@ def test_numbers_that_no_row_has(call, stored):
         ("show", huge),
         ("diff", 1, huge),
         ("show", "last", huge),
-        ("status", "last", "-f", "-n", huge),
     ):
         code, _, err = call(*words)
         assert code == 2 and f"{huge}: is too large a number" in one_line(err)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from passagent.errors import InfrastructureError
 from passagent.kernels import build as cpp_build
-from passagent.kernels import build_cuda, compiler_output, lexer, objects, toolchain
+from passagent.kernels import build_cuda, lexer, objects, toolchain
 from passagent.kernels.source_errors import KernelBuildError, KernelRefused
 from passagent.sandbox import tools
 from passagent.sandbox.limits import COMPILE, MESSAGE, ToolLimits
@@ -248,19 +248,26 @@ def test_tools_run_side_by_side(tmp_path):
     assert found == [f"{n}\n" for n in range(24)]
 
 
-def test_the_process_that_starts_tools_ends_with_this_one(tmp_path):
+def test_the_process_that_starts_tools_and_tools_that_run_end_with_this_one(tmp_path):
     code = f"""
+import os, threading, time
 from pathlib import Path
 from passagent.sandbox import tools
 from passagent.sandbox.limits import COMPILE
-tools.run(["true"], Path({str(tmp_path)!r}), COMPILE)
-print(tools._started.__wrapped__ and tools._server(__import__("os").getpid()).process.pid)
+place = Path({str(tmp_path)!r})
+command = ["sh", "-c", "echo $$ > tool; sleep 60; true"]
+threading.Thread(target=tools.run, args=(command, place, COMPILE), daemon=True).start()
+while not (place / "tool").exists() or not (place / "tool").read_text():
+    time.sleep(0.01)
+print(tools._server(os.getpid()).process.pid, (place / "tool").read_text(), flush=True)
+os._exit(0)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    pid, until = int(done.stdout), time.monotonic() + 20
-    while Path(f"/proc/{pid}").exists() and time.monotonic() < until:
+    paths, until = [Path(f"/proc/{pid}") for pid in done.stdout.split()], time.monotonic() + 20
+    assert len(paths) == 2, "the server and a tool that runs"
+    while any(path.exists() for path in paths) and time.monotonic() < until:
         time.sleep(0.01)
-    assert not Path(f"/proc/{pid}").exists()
+    assert not any(path.exists() for path in paths)
 
 
 def test_one_that_was_lost_is_the_machines_fault_and_started_again(tmp_path):
@@ -321,12 +328,12 @@ In file included from {secret}:1,
   {SECRET}
 /usr/bin/ld: kernel.o: undefined reference
 compilation terminated due to -fmax-errors=3."""
-    said = compiler_output.shown(text, ["/usr/include/"])
+    said = toolchain.shown(text, ["/usr/include/"])
     assert SECRET not in said
     assert str(secret) not in said
     for kept in ("f.cpp:3:5", "    3 | y = 1;", "stl_algo.h:9:1: note", "undefined reference", "terminated"):
         assert kept in said
-    assert len(compiler_output.shown("f.cpp:1:1: error\n" * 10_000, [])) <= MESSAGE
+    assert len(toolchain.shown("f.cpp:1:1: error\n" * 10_000, [])) <= MESSAGE
 
 
 def test_binary_tools_read_their_object_only(tmp_path):

@@ -20,8 +20,7 @@ from passagent.deploy.delivery.oracle import describe
 from passagent.evaluator.candidate import MANIFEST, TESTS, Candidate
 from passagent.evaluator.target import uses_triton
 from passagent.tasks import load_task
-from passagent.tasks.examples import examples
-from passagent.tasks.reader import Task
+from passagent.tasks.reader import Task, examples
 
 
 def pytest_in(path: Path) -> subprocess.CompletedProcess[str]:

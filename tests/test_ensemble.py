@@ -17,7 +17,6 @@ from passagent.config import load_config
 from passagent.errors import UsageError
 from passagent.models import open_model, role_config
 from passagent.models.ensemble import Ensemble, Outcome, choose, shares
-from passagent.models.prices import Price
 from passagent.models.scripted import ScriptedModel, as_reply
 from passagent.models.types import Message, Reply, ToolSpec, Usage
 from passagent.options import parse_models
@@ -53,18 +52,11 @@ def test_shares_follow_gain_per_cost() -> None:
     assert 0.3 < shares(HALVES, free, random.Random(0))["openai/good"] < 0.7
 
 
-def test_costs_are_money_where_all_prices_are_known() -> None:
-    tokens = {"output_tokens": 0, "cached_tokens": 0, "cache_write_tokens": 0, "reasoning_tokens": 0}
-    rows = [
-        {"number": 1, "model": "a", "gain": 0.5, "input_tokens": 100, **tokens},
-        {"number": 1, "model": "a", "gain": 0.5, "input_tokens": 200, **tokens},
-        {"number": 2, "model": "b", "gain": None, "input_tokens": 100, **tokens},
-    ]
-    price = Price(input=1e6, output=1)
-    assert outcomes(rows, {"a": price, "b": price}) == [Outcome("a", 0.5, 300.0), Outcome("b", 0.0, 100.0)]
-    dear = Price(input=2e6, output=1)
-    assert [o.cost for o in outcomes(rows, {"a": dear, "b": price})] == [600.0, 100.0]
-    assert [o.cost for o in outcomes(rows, {"a": dear, "b": None})] == [300.0, 100.0]
+def test_an_episode_costs_money_where_all_prices_are_known_else_tokens() -> None:
+    first = {"number": 1, "model": "a", "gain": 0.5, "cost": 3.0, "tokens": 300, "unpriced": 0}
+    second = {"number": 2, "model": "b", "gain": None, "cost": None, "tokens": 100, "unpriced": 0}
+    assert outcomes([first, second]) == [Outcome("a", 0.5, 3.0), Outcome("b", 0.0, 0.0)]
+    assert [o.cost for o in outcomes([first, second | {"unpriced": 1}])] == [300.0, 100.0]
 
 
 class Writer(ScriptedModel):

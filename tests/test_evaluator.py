@@ -358,9 +358,9 @@ def test_every_triton_kernel_that_does_not_compile_is_told(judging_by, task):
     referee = judging_by(CONFIG.model_copy(update={"device": "cuda"}))
     result = referee.evaluate(task, candidate(body, BROKEN_TRITON))
     assert (result.status, result.unrecorded) == ("compile_error", True)
-    first, second = result.error.splitlines()
-    assert "no_such_thing" in first and "missing" in second
-    assert "(Fused.py:" in first
+    lines = result.error.splitlines()
+    assert len(lines) == 2 and "no_such_thing" in lines[0] and "missing" in lines[1], result.error
+    assert "(Fused.py:" in lines[0]
 
 
 def test_a_kernel_that_builds_does_not_run_where_another_one_was_left_out(referee, task):
@@ -564,7 +564,7 @@ def test_the_protections_in_force_are_in_the_result(referee, task):
     result = referee.evaluate(task, candidate())
     assert result.protections
     assert all(state == "on" or state.startswith("off: ") for state in result.protections.values())
-    worker = referee.workers.zygote.fork(6)
+    worker = referee.workers.server.fork(6)
     assert result.protections == worker.protections | tools.protections()
     worker.kill()
 
@@ -576,19 +576,19 @@ def test_a_text_that_cannot_be_read_ends_nothing(referee, task):
 
 
 def test_nothing_of_the_parents_environment_reaches_a_candidate(other):
-    worker = other.workers.zygote.fork(None, sandboxed=False)  # a sandboxed one's cannot be read
+    worker = other.workers.server.fork(None, sandboxed=False)  # a sandboxed one's cannot be read
     environment = Path(f"/proc/{worker.pid}/environ").read_bytes()
-    zygote = Path(f"/proc/{other.workers.zygote._process.pid}/environ").read_bytes()
+    fork_server = Path(f"/proc/{other.workers.server.pid}/environ").read_bytes()
     worker.kill()
     assert environment
-    assert b"sk-planted-secret" not in environment + zygote
+    assert b"sk-planted-secret" not in environment + fork_server
 
 
 def test_no_process_is_left_behind(task):
     with Referee(CONFIG) as referee:
         referee.evaluate(task, candidate())
-        zygote = referee.workers.zygote._process.pid
-        workers = Path(f"/proc/{zygote}/task/{zygote}/children").read_text().split()
+        fork_server = referee.workers.server.pid
+        workers = Path(f"/proc/{fork_server}/task/{fork_server}/children").read_text().split()
         assert workers
     deadline = time.monotonic() + 60
     while any(Path(f"/proc/{pid}").exists() for pid in workers) and time.monotonic() < deadline:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 from tiny import write_subgraph
 
-from passagent import cli
 from passagent.expert.coverage import ALONE, VIEW, Left, cover, totals
 from passagent.expert.read.reading import graph_of
 from passagent.tasks import load_task
@@ -17,16 +15,9 @@ from passagent.tasks.capture import capture
 from passagent.tasks.inputs import make_inputs
 from passagent.tasks.module import load_module
 
+CHECK = ("tasks", "check", "--coverage")
 EXAMPLES = Path(__file__).parents[1] / "examples" / "tasks"
 TASKS = sorted(path.parent for path in EXAMPLES.glob("*/graph_list.txt"))
-
-
-def command(monkeypatch, capsys, *words):
-    monkeypatch.setattr(sys, "argv", ["passagent", "tasks", "check", "--coverage", *map(str, words)])
-    with pytest.raises(SystemExit) as exit_:
-        cli.main()
-    out, err = capsys.readouterr()
-    return exit_.value.code, out, err
 
 
 def computing(graph):
@@ -63,19 +54,19 @@ def test_shapes_alone_give_the_graph_that_the_evaluator_captures():
                 assert (a.shape, a.dtype, a.stride()) == (b.shape, b.dtype, b.stride())
 
 
-def test_command_prints_what_it_found(monkeypatch, capsys):
-    code, out, _ = command(monkeypatch, capsys, EXAMPLES / "conv2d_sigmoid_mul_hardtanh")
+def test_command_prints_what_it_found(call):
+    code, out, _ = call(*CHECK, EXAMPLES / "conv2d_sigmoid_mul_hardtanh")
     assert code == 0
     assert "kernels in 6 of 6 graphs: sigmoid + mul + hardtanh" in out
     assert "stays with eager: conv2d (6): is left to the vendor library" in out
     assert "1 of 1 tasks covered (100.0%)" in out
 
 
-def test_command_as_json_and_a_task_that_cannot_be_read(monkeypatch, capsys, tmp_path):
+def test_command_as_json_and_a_task_that_cannot_be_read(call, tmp_path):
     broken = write_subgraph(tmp_path / "broken", [4, 33])
     text = (broken / "model.py").read_text()
     (broken / "model.py").write_text(text.replace("def forward(self", "def forwards(self"))
-    code, out, err = command(monkeypatch, capsys, EXAMPLES / "quick_gelu", broken, "--json")
+    code, out, err = call(*CHECK, EXAMPLES / "quick_gelu", broken, "--json")
     assert code == 1
     shown = json.loads(out)
     assert [t["covered"] for t in shown["tasks"]] == [True, False]
@@ -83,6 +74,6 @@ def test_command_as_json_and_a_task_that_cannot_be_read(monkeypatch, capsys, tmp
     assert err.splitlines()[-1].startswith("passagent: error: 1 of 2 tasks could not be read")
 
 
-def test_an_unknown_target_is_a_mistake(monkeypatch, capsys):
-    code, _, err = command(monkeypatch, capsys, EXAMPLES / "quick_gelu", "--device", "tpu")
+def test_an_unknown_target_is_a_mistake(call):
+    code, _, err = call(*CHECK, EXAMPLES / "quick_gelu", "--device", "tpu")
     assert (code, err) == (2, "passagent: error: --device tpu: write cpu or cuda\n")

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from passagent.agent.toolbox import SPECS
 from passagent.data.export.example import Example, Turn, steps, whole
 from passagent.data.export.formats import FORMATS
-from passagent.data.export.formats.parquet import column_kinds
+from passagent.data.export.writing import column_kinds
 from passagent.models.wire import clean
 from passagent.store.trajectories import Call, Candidate, Trajectory
 from passagent.store.trajectories import Turn as Stored
@@ -40,10 +40,11 @@ values: st.SearchStrategy[Any] = st.recursive(
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(texts, inner, max_size=2),
     max_leaves=4,
 )
+BROKEN = ('{"path": "A.py"', "[1]", "null", '{"x": NaN}', '{"x": 1e999}', '"\\ud800"')
 arguments = st.one_of(
     st.dictionaries(texts, values, max_size=3).map(json.dumps),
     st.dictionaries(texts, values, max_size=3).map(json.dumps),
-    st.sampled_from(['{"path": "A.py"', "[1]", "null", '{"x": NaN}', '{"x": 1e999}', "", " ", '"\\ud800"']),
+    st.sampled_from([*BROKEN, "", " "]),
 )
 TOOLS = [{"name": s.name, "description": s.description, "parameters": s.parameters} for s in SPECS.values()]
 SYSTEM: dict[str, Any] = {"role": "system", "content": "be exact", "tools": TOOLS}
@@ -120,9 +121,14 @@ Said = tuple[str, str, Any]
 """A reply as every format must tell it: its text, its thought, and its calls as name and value."""
 
 
-def said(turn: Turn) -> Said:
-    calls = [(call.name, clean(call.arguments)) for call in turn.calls]
-    return clean(turn.content), clean(turn.reasoning or ""), calls
+def said(stored: Stored) -> Said:
+    """A reply as it was stored; arguments that are no JSON object are `{}`."""
+    message, calls = stored.message, []
+    for call in message["tool_calls"]:
+        broken = call["arguments"] in BROKEN
+        calls.append((call["name"], {} if broken else json.loads(call["arguments"].strip() or "{}")))
+    thought = message.get("raw", {}).get("openai", {}).get("reasoning_content", "")
+    return clean(message["content"]), clean(thought), [(name, clean(value)) for name, value in calls]
 
 
 def of_chat(message: dict[str, Any]) -> Said:
@@ -156,38 +162,39 @@ def trained(name: str, row: dict[str, Any]) -> Iterator[Said]:
             yield of_chat(message)
 
 
-def as_told(name: str, turn: Turn) -> str:
-    text, thought, calls = said(turn)
+def as_told(name: str, stored: Stored) -> str:
+    text, thought, calls = said(stored)
     return json.dumps([text, "" if name == "openai" else thought, calls])
 
 
-@pytest.mark.parametrize("name", TRAINERS)
-@given(example=examples())
-@settings(max_examples=60)
-def test_each_trained_reply_is_trained_once(name: str, example: Example) -> None:
-    for one in (example, *steps(example.trajectory).values()):
-        rows = rows_of(name, one)
-        found = Counter(json.dumps(list(told)) for row in rows for told in trained(name, row))
-        assert found == Counter(as_told(name, turn) for turn in one.turns if turn.is_trained)
-        assert bool(rows) == any(turn.is_trained for turn in one.turns)
+def stored_turns(example: Example) -> list[tuple[Turn, Stored]]:
+    return list(zip(example.turns, example.trajectory.messages, strict=False))
 
 
 @pytest.mark.parametrize("name", TRAINERS)
 @given(example=examples())
-@settings(max_examples=40)
-def test_no_text_is_lost_up_to_the_last_trained_reply(name: str, example: Example) -> None:
-    rows = rows_of(name, example)
-    last = max((place for place, turn in enumerate(example.turns) if turn.is_trained), default=-1)
-    turns = list(example.turns[: last + 1])
-    if name == "openai":  # an empty reply is not sent, and not exported
-        turns = [t for t in turns if t.role != "assistant" or t.content.strip() or t.calls]
-    for row in rows:
-        check_order(name, row)
-    if rows:
-        longest = max(rows, key=lambda row: len(json.dumps(row)))
-        assert told_by(name, longest) == [
-            as_told(name, turn) if turn.role == "assistant" else clean(turn.content) for turn in turns
-        ]
+def test_each_trained_reply_is_trained_once_and_no_text_before_the_last_is_lost(
+    name: str, example: Example
+) -> None:
+    for part in (example, *steps(example.trajectory).values()):
+        rows = rows_of(name, part)
+        in_loss = Counter(json.dumps(list(told)) for row in rows for told in trained(name, row))
+        turns = stored_turns(part)
+        assert in_loss == Counter(as_told(name, stored) for turn, stored in turns if turn.is_trained)
+        assert bool(rows) == any(turn.is_trained for turn in part.turns)
+        for row in rows:
+            check_order(name, row)
+        last = max((place for place, (turn, _) in enumerate(turns) if turn.is_trained), default=-1)
+        messages = [stored for _, stored in turns[: last + 1]]
+        if name == "openai":  # an empty reply is not sent, and not exported
+            is_empty = lambda m: m.get("tool_calls") == [] and not m["content"].strip()  # noqa: E731
+            messages = [stored for stored in messages if not is_empty(stored.message)]
+        if rows:
+            longest = max(rows, key=lambda row: len(json.dumps(row)))
+            assert told_by(name, longest) == [
+                as_told(name, s) if "tool_calls" in s.message else clean(s.message["content"])
+                for s in messages
+            ]
 
 
 def check_order(name: str, row: dict[str, Any]) -> None:
@@ -220,8 +227,12 @@ def told_by(name: str, row: dict[str, Any]) -> list[str]:
     return [json.dumps(list(of_chat(m))) if m["role"] == "assistant" else m["content"] for m in messages]
 
 
+def broken_of(example: Example) -> list[str]:
+    calls = [c for s in example.trajectory.messages for c in s.message.get("tool_calls", ())]
+    return [call["arguments"] for call in calls if call["arguments"] in BROKEN]
+
+
 @given(example=examples())
-@settings(max_examples=60)
 def test_atif_tells_the_whole_conversation(example: Example) -> None:
     (row,) = rows_of("atif", example)
     assert [step["step_id"] for step in row["steps"]] == [*range(1, len(row["steps"]) + 1)]
@@ -236,10 +247,9 @@ def test_atif_tells_the_whole_conversation(example: Example) -> None:
         assert all(isinstance(call["arguments"], dict) for call in calls.values())
         assert not raw or not step["extra"]["is_trained"]
         broken += raw
-    assert found == [(clean(turn.content), clean(turn.reasoning or "")) for turn in example.turns]
-    assert broken == clean(
-        [call.raw for turn in example.replies for call in turn.calls if call.raw is not None]
-    )
+    messages = [turn.message for turn in example.turns]
+    assert found == [(clean(m["content"]), clean(m.get("reasoning_content", ""))) for m in messages]
+    assert broken == clean(broken_of(example))
     replies = [step["extra"]["is_trained"] for step in row["steps"] if step["source"] == "agent"]
     assert replies == [turn.is_trained for turn in example.replies]
     for node, part in steps(example.trajectory).items():
@@ -249,7 +259,6 @@ def test_atif_tells_the_whole_conversation(example: Example) -> None:
 
 
 @given(example=examples())
-@settings(max_examples=40)
 def test_the_lossless_format_is_the_trajectory(example: Example) -> None:
     example.columns["files"] = {"k": {"A.py": "x"}}
     (row,) = rows_of("passagent", example)
@@ -259,11 +268,10 @@ def test_the_lossless_format_is_the_trajectory(example: Example) -> None:
 
 
 @given(example=examples())
-@settings(max_examples=40)
 def test_every_row_says_where_it_comes_from(example: Example) -> None:
     example.columns["files"] = {"k": {"A.py": "x"}}
     known = {"run": "r", "episode": 3, "model": "m", "device": "cpu", "evaluator_version": "e1"}
-    broken = [call.raw for turn in example.replies for call in turn.calls if call.raw is not None]
+    broken = broken_of(example)
     for made in FORMATS.values():
         for file, row in made.rows(example):
             assert file in made.files or not made.files

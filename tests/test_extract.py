@@ -1,8 +1,7 @@
 """A model becomes tasks: what is written runs, gives the model's outputs, and is captured again as it was."""
 
 import json
-import subprocess
-import sys
+import shutil
 import warnings
 from pathlib import Path
 
@@ -12,29 +11,22 @@ import torch
 from torch import nn
 
 import passagent as pa
-from passagent import cli
 from passagent.tasks import load_task
 from passagent.tasks.constraints import check_task
 from passagent.tasks.extract.extracting import validate
-from passagent.tasks.extract.factories import Model, load_model
+from passagent.tasks.extract.factories import Model
+from passagent.tasks.extract.graph_text import clean_graph
 from passagent.tasks.extract.model_capture import capture_model
+from passagent.tasks.reader import FILES
 
 FILE = str(Path(models.__file__))
 FAILING = next(n for n, text in enumerate(Path(FILE).read_text().splitlines(), 1) if "no network" in text)
 
 
 @pytest.fixture
-def extract(monkeypatch, capsys):
-    """`passagent extract`, in this process: another one would import torch and Dynamo."""
-
-    def run(command: str, *options: str) -> subprocess.CompletedProcess[str]:
-        words = ["passagent", "extract", f"{FILE}:{command}", *options]
-        monkeypatch.setattr(sys, "argv", words)
-        with pytest.raises(SystemExit) as exit_:
-            cli.main()
-        return subprocess.CompletedProcess(words, exit_.value.code or 0, *capsys.readouterr())
-
-    yield run
+def extract(call):
+    """`passagent extract` of a factory: exit code, standard output and error."""
+    yield lambda factory, *options: call("extract", f"{FILE}:{factory}", *options)
     torch._dynamo.reset()
 
 
@@ -43,36 +35,38 @@ def only(path: Path):
     return subgraph
 
 
-def test_a_model_becomes_a_task_that_gives_the_models_outputs(tmp_path):
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    """An encoder, its inputs, and what was extracted of it."""
     model, inputs = models.encoder()
-    extracted = pa.extract(model, *inputs, name="encoder", out=tmp_path / "encoder")
+    out = tmp_path_factory.mktemp("extracted") / "encoder"
+    return model, inputs, pa.extract(model, *inputs, name="encoder", out=out)
+
+
+def test_a_model_becomes_a_task_that_gives_the_models_outputs(encoder):
+    model, inputs, extracted = encoder
     (graph,) = extracted.graphs
     assert extracted.ok and graph.is_exact
     assert torch.equal(extracted.result, model(*inputs))
-    subgraph = only(tmp_path / "encoder")
-    assert {file.name for file in subgraph.path.iterdir()} == {
-        "model.py", "weight_meta.py", "input_meta.py", "input_tensor_constraints.py", "graph_net.json",
-        "graph_hash.txt",
-    }  # fmt: skip
+    subgraph = only(extracted.path)
+    assert {file.name for file in subgraph.path.iterdir()} == set(FILES)
     assert subgraph.graph_hash == graph.hash.instance
-    assert all(result.ok for result in check_task(tmp_path / "encoder"))
+    assert all(result.ok for result in check_task(extracted.path))
 
 
-def test_buffers_that_are_indices_are_kept_and_weights_are_statistics(tmp_path):
-    model, inputs = models.encoder()
-    pa.extract(model, *inputs, out=tmp_path / "out")
-    metas = {meta.original_name: meta for meta in only(tmp_path / "out").inputs}
+def test_buffers_that_are_indices_are_kept_and_weights_are_statistics(encoder):
+    model, _, extracted = encoder
+    metas = {meta.original_name: meta for meta in only(extracted.path).inputs}
     assert metas["L_self_buffers_positions_"].data == list(range(64))
     weight = next(meta for name, meta in metas.items() if name.endswith("first_parameters_weight_"))
-    assert weight.data is None and weight.std == pytest.approx(
-        float(model.layers[0].first.weight.detach().std()), rel=0.2
-    )
+    deviation = float(model.layers[0].first.weight.detach().std())
+    assert weight.data is None and weight.std == pytest.approx(deviation, rel=0.2)
 
 
 def test_graph_breaks_are_named_and_every_piece_is_kept_in_order(extract, tmp_path):
-    done = extract("broken", "--out", str(tmp_path / "out"), "--json")
-    assert done.returncode == 0, done.stderr
-    data = json.loads(done.stdout)
+    code, out, err = extract("broken", "--out", tmp_path / "out", "--json")
+    assert code == 0, err
+    data = json.loads(out)
     line = next(n for n, text in enumerate(Path(FILE).read_text().splitlines(), 1) if "print(end" in text)
     assert [one.partition(": ")[0] for one in data["breaks"]] == [f"{FILE}:{line}"]
     assert [graph["name"] for graph in data["graphs"]] == ["broken_0", "broken_1"]
@@ -113,9 +107,9 @@ def test_dynamic_sizes_become_an_input(tmp_path):
 
 @pytest.mark.long
 def test_a_module_and_inputs_of_another_function(extract, tmp_path):
-    done = extract("bare", "--inputs", f"{FILE}:inputs", "--out", str(tmp_path / "out"))
-    assert done.returncode == 0, done.stderr
-    assert "the model's, bit for bit" in done.stdout
+    code, out, err = extract("bare", "--inputs", f"{FILE}:inputs", "--out", tmp_path / "out")
+    assert code == 0, err
+    assert "the model's, bit for bit" in out
 
 
 @pytest.mark.parametrize(
@@ -131,50 +125,41 @@ def test_a_module_and_inputs_of_another_function(extract, tmp_path):
     ],
 )
 def test_what_cannot_be_extracted_is_one_line(extract, tmp_path, command, code, said):
-    done = extract(command, "--out", str(tmp_path / "out"))
-    assert done.returncode == code
-    assert said in done.stderr and len(done.stderr.strip().splitlines()) == 1
+    exit_code, _, err = extract(command, "--out", tmp_path / "out")
+    assert exit_code == code
+    assert said in err and len(err.strip().splitlines()) == 1
     assert list(tmp_path.iterdir()) == []  # no half directory
 
 
 def test_a_directory_that_is_there_stays(extract, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("")
-    done = extract("encoder", "--out", str(tmp_path / "out"))
-    assert done.returncode == 2 and "is there already" in done.stderr
+    code, _, err = extract("encoder", "--out", tmp_path / "out")
+    assert code == 2 and "is there already" in err
     assert [file.name for file in (tmp_path / "out").iterdir()] == ["mine"]
 
 
-def test_validation_compares_outputs_and_nodes(tmp_path):
-    from passagent.tasks.extract.graph_text import clean_graph
-    from passagent.tasks.extract.model_capture import capture_model
-
-    model = load_model(f"{FILE}:encoder")
-    pa.extract(model.module, *model.args, name="m", out=tmp_path / "out")
-    piece = capture_model(model).pieces[0]
-    clean = clean_graph(piece.graph_module, piece.inputs)
-    path = only(tmp_path / "out").path
-    whole = (path / "model.py").read_text()
-
-    def validated(old: str, new: str):
-        assert old in whole
-        (path / "model.py").write_text(whole.replace(old, new))
-        return validate(path, clean, piece.outputs, "cpu")
-
-    found = validated("1e-05", "1e-02")
-    assert not found[1] and "differs from that of the model" in found[0][0]
-    found = validated("return (", "return (tmp_0, ")
-    assert not found[1] and "gives 2 outputs, the model 1" in found[0][0]
-    found = validated("torch._C._nn.gelu(", "torch._C._nn.gelu(1.0 * ")
-    assert found[1] and "another graph" in found[0][0]
-    found = validated("class GraphModule", "class Other")
-    assert not found[1] and "defines no class GraphModule" in found[0][0]
+@pytest.mark.parametrize(
+    ("old", "new", "is_exact", "problem"),
+    [
+        ("1e-05", "1e-02", False, "differs from that of the model"),
+        ("return (", "return (tmp_0, ", False, "gives 2 outputs, the model 1"),
+        ("torch._C._nn.gelu(", "torch._C._nn.gelu(1.0 * ", True, "another graph"),
+        ("class GraphModule", "class Other", False, "defines no class GraphModule"),
+    ],
+)
+def test_validation_compares_outputs_and_nodes(encoder, tmp_path, old, new, is_exact, problem):
+    model, inputs, extracted = encoder
+    piece = capture_model(Model("encoder", model, inputs)).pieces[0]
+    path = Path(shutil.copytree(only(extracted.path).path, tmp_path / "g"))
+    text = (path / "model.py").read_text()
+    assert old in text
+    (path / "model.py").write_text(text.replace(old, new))
+    problems, exact = validate(path, clean_graph(piece.graph_module, piece.inputs), piece.outputs, "cpu")
+    assert exact == is_exact and problem in problems[0]
 
 
-def test_a_captured_input_lies_in_the_argument_unless_it_was_written():
-    from passagent.tasks.extract.factories import Model
-    from passagent.tasks.extract.model_capture import capture_model
-
+def test_captured_inputs_and_outputs_are_those_before_and_after_each_piece():
     def model(x, y):
         z = x * y
         x.add_(1)
@@ -183,17 +168,12 @@ def test_a_captured_input_lies_in_the_argument_unless_it_was_written():
 
     x, y = torch.rand(4), torch.rand(4)
     before = x.clone()
-    captured = capture_model(Model("m", model, (x, y)), saves_memory=True)
-    first, second = [[one.data_ptr() for one in piece.inputs] for piece in captured.pieces]
-    assert {x.data_ptr(), y.data_ptr()} <= {*first}
-    assert x.data_ptr() not in second and y.data_ptr() in second
+    captured = capture_model(Model("m", model, (x, y)))
     assert torch.equal(x, before)
     for piece in captured.pieces:
-        given = [one.clone() for one in piece.inputs]
-        assert all(map(torch.equal, piece.graph_module(*given), piece.outputs))
+        inputs = [value.clone() for value in piece.inputs]
+        assert all(map(torch.equal, piece.graph_module(*inputs), piece.outputs))
     assert torch.equal(captured.result, model(x.clone(), y))
-    own = capture_model(Model("m", model, (x, y))).pieces[0].inputs
-    assert not {x.data_ptr(), y.data_ptr()} & {one.data_ptr() for one in own}
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def test_a_process_that_is_told_answers_what_it_is_asked(task):
         try:
             await owner.foresee(request)
             asked = asyncio.create_task(owner.ask(request))
-            while owner._connection is None:
+            while owner._running is None or owner._running.streams is None:
                 await asyncio.sleep(0.01)
             await owner.foresee(request | {"task": "nowhere"})
             await owner.foresee(request)
@@ -139,7 +139,7 @@ def test_a_host_hands_it_on_to_the_referee_that_it_has(tmp_path):
         await host.answer("put", body | {"contents": wanted})
         assert "error" not in await host.answer("next", body) and not owner.foreseen, "it has no referee yet"
         owner.answers.release()
-        job = {"ticket": "t", "uuid": "", "config": CONFIG.model_dump(mode="json"), "wait_s": 5.0}
+        job = {"ticket": "t", "config": CONFIG.model_dump(mode="json"), "wait_s": 5.0}
         found = await host.answer("job", body | job)
         assert found["state"] == "done", found
         await host.answer("next", body)

@@ -26,40 +26,17 @@ TASKS = sorted(
 
 def through(graph_module: fx.GraphModule) -> fx.GraphModule:
     """The graph as another process would get it."""
-    nodes = dump_graph(graph_module)
+    nodes = dump_graph(graph_module.graph)
     text = json.dumps(nodes, allow_nan=False)
     assert json.loads(text) == nodes
     return load_graph(json.loads(text))
-
-
-def assert_same(one, other):
-    """Equal to the bit, types and NaN included."""
-    assert type(one) is type(other)
-    if isinstance(one, torch.Tensor):
-        assert (one.dtype, one.shape, one.stride()) == (other.dtype, other.shape, other.stride())
-        assert torch.equal(
-            one.contiguous().view(-1).view(torch.uint8), other.contiguous().view(-1).view(torch.uint8)
-        )
-    elif isinstance(one, (tuple, list)):
-        assert len(one) == len(other)
-        for a, b in zip(one, other, strict=True):
-            assert_same(a, b)
-    elif isinstance(one, dict):
-        assert list(one) == list(other)
-        assert_same(list(one.values()), list(other.values()))
-    elif isinstance(one, slice):
-        assert_same((one.start, one.stop, one.step), (other.start, other.stop, other.step))
-    else:
-        assert one == other or (math.isnan(one) and math.isnan(other))
 
 
 def assert_same_graph(one: fx.GraphModule, other: fx.GraphModule):
     other.graph.lint()
     nodes, others = list(one.graph.nodes), list(other.graph.nodes)
     assert [(n.op, n.name, n.target) for n in nodes] == [(n.op, n.name, n.target) for n in others]
-    for mine, theirs in zip(nodes, others, strict=True):
-        plain = fx.node.map_arg((mine.args, mine.kwargs), lambda n: n.name)
-        assert_same(plain, fx.node.map_arg((theirs.args, theirs.kwargs), lambda n: n.name))
+    assert [repr((n.args, n.kwargs)) for n in nodes] == [repr((n.args, n.kwargs)) for n in others]
     for node in nodes:
         node.type = None  # an annotation
     one.recompile()
@@ -76,7 +53,7 @@ def test_captured_graphs_of_the_examples(path):
     given_ = [inputs[i] for i in captured.order]
     with torch.no_grad():
         want = captured.graph_module(*[v.clone() if isinstance(v, torch.Tensor) else v for v in given_])
-        assert_same(want, loaded(*given_))
+        torch.testing.assert_close(loaded(*given_), want, rtol=0, atol=0, equal_nan=True, check_stride=True)
 
 
 def call(target, *args, **kwargs) -> fx.GraphModule:
@@ -124,13 +101,10 @@ arguments = st.recursive(
 def test_any_argument_comes_back_as_it_was(args, kwargs):
     graph_module = call(torch.add, X, *args, **kwargs)
     node = list(graph_module.graph.nodes)[1]
-    text = json.dumps(dump_graph(graph_module), allow_nan=False)
+    text = json.dumps(dump_graph(graph_module.graph), allow_nan=False)
     loaded = list(load_graph(json.loads(text)).graph.nodes)[1]
     assert loaded.target is torch.add
-    assert_same(
-        fx.node.map_arg((node.args, node.kwargs), lambda n: n.name),
-        fx.node.map_arg((loaded.args, loaded.kwargs), lambda n: n.name),
-    )
+    assert repr((loaded.args, loaded.kwargs)) == repr((node.args, node.kwargs))
 
 
 FUNCTIONS = [
@@ -161,7 +135,7 @@ def local(x):
 @pytest.mark.parametrize("target", [local, lambda x: x, json.dumps])
 def test_an_unknown_function_is_refused(target):
     with pytest.raises(TaskError):
-        dump_graph(call(target, X))
+        dump_graph(call(target, X).graph)
 
 
 NAMES = [
@@ -176,7 +150,7 @@ NAMES = [
 
 @pytest.mark.parametrize("name", NAMES)
 def test_data_that_names_something_else_is_refused(name):
-    nodes = dump_graph(call(torch.relu, X))
+    nodes = dump_graph(call(torch.relu, X).graph)
     nodes[1]["target"] = name
     with pytest.raises(TaskError, match=name.rpartition(":")[2]):
         load_graph(nodes)
@@ -193,7 +167,7 @@ def test_modules_and_attributes_are_refused():
 
     for is_training, kind in ((True, "call_module"), (False, "get_attr")):
         with pytest.raises(TaskError, match=kind):
-            dump_graph(fx.symbolic_trace(Scaled().train(is_training)))
+            dump_graph(fx.symbolic_trace(Scaled().train(is_training)).graph)
 
 
 @pytest.mark.parametrize("value", [torch.ones(1), object(), b"bytes", torch.Generator(), {1, 2}])
@@ -201,6 +175,5 @@ def test_an_argument_without_a_plain_form_is_refused(value):
     graph = fx.Graph()
     x = graph.placeholder("x")
     graph.output((graph.call_function(torch.add, (x, value)),))
-    holder = type("Holder", (), {"graph": graph})  # a GraphModule would write code for it
     with pytest.raises(TaskError, match=type(value).__name__):
-        dump_graph(holder)
+        dump_graph(graph)

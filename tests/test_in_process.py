@@ -44,7 +44,7 @@ def test_an_honest_design_is_accepted_and_the_result_names_the_isolation(referee
     assert second.as_score is not None and second.plans == first.plans
     assert (second.isolation, second.protections) == ("in-process", {})
     assert "(direct, in-process)" in evaluation_text(second)
-    assert not any("runner.zygote" in line for line in children())
+    assert not any("runner.worker_process" in line for line in children())
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_pool_evaluates_without_another_process(tmp_path):
 
     result, started = asyncio.run(evaluated())
     assert result.status == "ok" and result.plan_files
-    assert not any("service.serve" in line or "runner.zygote" in line for line in started)
+    assert not any("service.serve" in line or "runner.worker_process" in line for line in started)
 
 
 def test_the_caller_keeps_its_number_of_threads(tmp_path):

@@ -107,15 +107,6 @@ def without_checks(text: str) -> str:
     return re.sub(r"^ *tl\.device_assert\(.*\)\n", "", text.replace("return 1;", ";"), flags=re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", INDEXING)
-def test_a_triton_kernel_without_its_checks_has_all_else(name):
-    function, inputs = INDEXING[name]
-    for text in write([captured(function, inputs)], "cuda").files.values():
-        others = [line for line in text.splitlines() if not line.lstrip().startswith("tl.device_assert(")]
-        assert without_checks(text).splitlines() == others
-        compile(without_checks(text), "<pass>", "exec")
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_the_evaluator_accepts_a_pass_of_the_expert_that_checks_its_indices(device, tmp_path):

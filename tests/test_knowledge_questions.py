@@ -113,9 +113,14 @@ def test_a_target_sees_only_what_works_there(target: Cuda, shown: str) -> None:
     found = knowledge.search("kernel memory slow layer_norm", limit=99, target=target)
     seen = {passage.path.split("/")[1] for passage in found if passage.path.startswith("hardware/")}
     assert named == seen == {shown}
-    for path in knowledge.documents():
+    assert all(target.admits(passage.text + passage.path) for passage in found)
+    for path, whole in knowledge.documents().items():
         if path.startswith(f"hardware/{shown}/"):
             assert "\nSource: " in knowledge.read(path, target), "its source is left out"
+        try:
+            assert target.admits(knowledge.read(path, target))
+        except UsageError:
+            assert not target.admits(path + whole)
     for platform in platforms - {shown}:
         with pytest.raises(UsageError, match="no document"):
             knowledge.read(f"hardware/{platform}/optimisation/reductions.md", target)

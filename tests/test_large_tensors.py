@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from passagent.tasks import large_tensors
-from passagent.tasks.large_tensors import close, equal, set_aside, slices
+from passagent.tasks import constraints
+from passagent.tasks.constraints import close, equal, set_aside, slices
 
 VALUES = torch.arange(60.0).reshape(3, 4, 5)
 LAYOUTS = {
@@ -18,8 +18,8 @@ LAYOUTS = {
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """All tensors are large."""
-    monkeypatch.setattr(large_tensors, "LARGE", 1)
-    monkeypatch.setattr(large_tensors, "SLICE", 7)
+    monkeypatch.setattr(constraints, "LARGE", 1)
+    monkeypatch.setattr(constraints, "SLICE", 7)
 
 
 @pytest.mark.parametrize("first", LAYOUTS)
@@ -34,22 +34,22 @@ def test_a_comparison_in_slices_has_the_verdict_of_the_whole(first, second, chan
     assert close(other, other.clone()) and equal(one, one.clone())
 
 
-def test_slices_are_small_and_hold_all_elements():
-    for layout in ("contiguous", "permuted"):
-        parts = [a for a, _ in slices(LAYOUTS[layout](VALUES), VALUES)]
-        assert len(parts) > 3 and max(part.numel() for part in parts) <= 12
-        assert sorted(torch.cat([part.reshape(-1) for part in parts]).tolist()) == VALUES.reshape(-1).tolist()
+@pytest.mark.parametrize("layout", ["contiguous", "permuted"])
+def test_slices_are_small_and_hold_all_elements(layout):
+    parts = [a for a, _ in slices(LAYOUTS[layout](VALUES), VALUES)]
+    assert len(parts) > 3 and max(part.numel() for part in parts) <= 12
+    assert sorted(torch.cat([part.reshape(-1) for part in parts]).tolist()) == VALUES.reshape(-1).tolist()
 
 
 def test_only_large_tensors_of_a_gpu_are_set_aside(monkeypatch):
     values = [VALUES, LAYOUTS["permuted"](VALUES).requires_grad_(), 3, None]
-    assert all(one is value for one, value in zip(set_aside(values), values, strict=True))
-    monkeypatch.setattr(large_tensors, "CROWDED", ("cpu",))
-    aside = set_aside(values)
-    for one, value in zip(aside[:2], values, strict=False):
-        assert one.data_ptr() != value.data_ptr() and torch.equal(one, value)
-        assert (one.stride(), one.requires_grad) == (value.stride(), value.requires_grad)
-    assert aside[2:] == [3, None]
+    assert all(kept is value for kept, value in zip(set_aside(values), values, strict=True))
+    monkeypatch.setattr(constraints, "CROWDED", ("cpu",))
+    *moved, number, nothing = set_aside(values)
+    for copy, value in zip(moved, values, strict=False):
+        assert copy.data_ptr() != value.data_ptr() and torch.equal(copy, value)
+        assert (copy.stride(), copy.requires_grad) == (value.stride(), value.requires_grad)
+    assert (number, nothing) == (3, None)
 
 
 @pytest.mark.gpu

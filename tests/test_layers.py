@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 LAYERS = [
     "sandbox", "kernels", "evaluator", "evaluator.hardware", "evaluator.matching", "evaluator.integrity",
-    "evaluator.correctness", "plan", "evaluator.runner", "evaluator.reference", "evaluator.timing",
+    "evaluator.correctness", "passes", "plan", "evaluator.runner", "evaluator.reference", "evaluator.timing",
     "evaluator.judging", "evaluator.service", "experience.profiling",
     "evaluator.fleet", "tasks.extract", "data.pipeline",
 ]  # fmt: skip

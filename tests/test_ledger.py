@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 import collections
-import multiprocessing
 import multiprocessing.process
 import os
 import random
 import re
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import paid_run
 import pytest
 import tiny_search
-from test_resume import holds_run
+from many import FORKS, forks  # noqa: F401
 from wire_server import FAULTS, Said, WireServer
 
-from passagent.store import Store, episodes, nodes, runs
+from passagent.store import Store, episodes, nodes, runs, sessions
 
-FORKS = multiprocessing.get_context("forkserver")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _loaded() -> Iterator[None]:
-    """Processes are forked from one that has imported everything: a start takes no time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent))
-        FORKS.set_forkserver_preload(["paid_run", "passagent.cli.commands.running", "openai", "anthropic"])
-        yield
+pytestmark = pytest.mark.usefixtures("forks")
 
 
 def start(server: WireServer, tmp_path: Path, *words: object) -> multiprocessing.process.BaseProcess:
@@ -215,7 +204,9 @@ def random_kills(tmp_path: Path, kills: int, iters: int) -> None:
 
 def begun(runs_dir: Path, pid: int | None) -> bool:
     """Whether the process has the run, and asks for replies."""
-    if not (runs_dir / "passagent.db").exists() or not holds_run(runs_dir, pid or 0):
+    if not (runs_dir / "passagent.db").exists():
         return False
     with Store.open(runs_dir) as store:
-        return bool(store.row("SELECT 1 FROM calls WHERE state = 'started'"))
+        drivers = [sessions.driver(store, run.id) for run in runs.list_runs(store)]
+        is_driver = any(driver is not None and driver.pid == pid for driver in drivers)
+        return is_driver and bool(store.row("SELECT 1 FROM calls WHERE state = 'started'"))

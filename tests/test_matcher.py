@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import fx
 
-from passagent.evaluator.matching.matcher import explain, match
+from passagent.evaluator.matching.matcher import MatchError, explain, match, match_at
 from passagent.evaluator.matching.pattern import PassLoadError, trace_pattern
 from passagent.tasks import load_task
 from passagent.tasks.capture import capture
@@ -251,6 +251,50 @@ def test_diagnosis_names_both_sides(name):
     assert match(traced, graph) == []
     reason = explain(traced, graph, name).reason
     assert all(text in reason for text in texts), reason
+
+
+def forged_graph(x, y):
+    a = x + y
+    b = torch.relu(a)
+    c = torch.tanh(b) + b
+    x.add_(1)
+    return torch.tanh(a), torch.exp(x), c * 3
+
+
+FORGED = {
+    "too few": ("return torch.relu(x + y)", ["a"], "covers 1 nodes, its pattern 2"),
+    "no such node": ("return torch.relu(x + y)", ["a", "z"], "covers z, which the graph does not have"),
+    "an input": (
+        "return torch.relu(x)",
+        ["l_args_0_"],
+        "`placeholder l_args_0_` is not `relu = torch.relu(x)`",
+    ),
+    "another operator": ("return torch.exp(x)", ["b"], "`b = torch.relu(a)` is not `exp = torch.exp(x)`"),
+    "another literal": ("return x * 2", ["mul"], "is not `mul = operator.mul(x, 2)`"),
+    "another value": (
+        "return torch.tanh(torch.relu(x))",
+        ["b", "tanh_1"],
+        "is not `tanh = torch.tanh(relu)`",
+    ),
+    "one parameter for two values": ("return x + x", ["a"], "is not `add = operator.add(x, x)`"),
+    "a node twice": ("return torch.relu(x), torch.relu(y)", ["b", "b"], "is not `relu_1 = torch.relu(y)`"),
+    "a parameter of its own": ("return torch.relu(x), torch.tanh(y)", ["b", "tanh"], "computes a parameter"),
+    "an output that others use": ("return torch.relu(x + y)", ["a", "b"], "leak: a is also used outside"),
+    "others in between": ("b = torch.relu(x)\nreturn b, y + b", ["b", "c"], "not convex: `tanh = "),
+    "an input is written": (
+        "return torch.exp(x), x + y",
+        ["exp", "a"],
+        "must run after one of its operators",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_forged_place_is_refused_in_one_line(name):
+    body, names, reason = FORGED[name]
+    with pytest.raises(MatchError) as error:
+        match_at(pattern(body, "x, y" if "y" in body else "x"), captured(forged_graph, X.clone(), Y), names)
+    assert reason in str(error.value) and "\n" not in str(error.value), error.value
 
 
 def test_leak_names_the_user():

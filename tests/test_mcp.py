@@ -246,9 +246,10 @@ def test_what_a_client_did_is_an_episode_and_is_marked_partial(place):
         assert "used: 1 episodes" in shown and "go on: passagent mcp" in shown
         assert {one.verdict for one in examine(store, run)} <= {"ok", "warn"}
     assert [turn.role for turn in example.turns] == ["system", "user", *["assistant", "tool"] * 3]
-    assert [reply.calls[0].name for reply in example.replies] == ["check", "evaluate", "search_knowledge"]
-    assert example.replies[1].calls[0].id == node.call_id
-    assert "# Task relu" in example.turns[1].content
+    calls = [reply.message["tool_calls"][0] for reply in example.replies]
+    assert [call["function"]["name"] for call in calls] == ["check", "evaluate", "search_knowledge"]
+    assert calls[1]["id"] == node.call_id
+    assert "# Task relu" in example.turns[1].message["content"]
     assert {tool["name"] for tool in example.tools} == SERVED.keys() - {"extract"}
 
 

@@ -10,7 +10,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from hostile_zygote import hidden_in_a_kernel, hostile  # noqa: F401
+from hostile_worker import hidden_in_a_kernel, hostile  # noqa: F401
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,8 +19,9 @@ from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.result import MANIFEST, Candidate
 from passagent.evaluator.runner import worker_messages as messages
 from passagent.evaluator.runner.endings import WorkerDied
-from passagent.evaluator.runner.process import Worker, Zygote
+from passagent.evaluator.runner.process import Worker
 from passagent.sandbox.channel import Channel, ChannelTimeout
+from passagent.sandbox.child import Fork
 from passagent.tasks.reader import load_task
 
 TASK = Path(__file__).parents[1] / "examples/tasks/add_layer_norm"
@@ -30,7 +31,7 @@ KEPT = {"outputs": [TENSOR | FACTS], "mutated": [0], "left": [None, TENSOR]}
 GROUP = {"samples": [5, 6], "held": 20, "without": 30}
 VIOLATION = {"rule": "r", "file": "f", "line": 1, "message": "m"}
 ERROR = {"kind": "runtime_error", "message": "no"}
-MATCHED = {"matches": 1, "applied": ["P"], "mismatches": [], "left": ["P"]}
+MATCHED = {"matches": 1, "left": ["P"]}
 
 
 def asked(kind, **given):
@@ -129,15 +130,12 @@ def test_what_is_taken_is_within_the_limits(case):
 
 
 class Parent:
-    """Of a worker that is a child of this process: it has no zygote."""
-
-    def __init__(self):
-        self._process, self._lease = self, None
+    """Of a worker that is a child of this process: it has no fork server."""
 
     def poll(self):
         return None
 
-    def ending(self, pid):
+    def ending(self, fork):
         return None
 
 
@@ -149,6 +147,7 @@ def told(scratch, request, frames):
         try:
             os.setsid()
             ours.close()
+            Channel(theirs).send({"protections": {}})
             Channel(theirs).receive()
             for frame in frames:
                 theirs.sendall(frame)
@@ -158,7 +157,7 @@ def told(scratch, request, frames):
         finally:
             os._exit(0)
     theirs.close()
-    worker = Worker(Parent(), pid, Channel(ours), scratch, {})
+    worker = Worker(Parent(), Fork(pid, ours, scratch, Parent()), None)
     try:
         return worker.ask(request, 20.0)
     finally:
@@ -209,22 +208,6 @@ def test_who_does_not_read_is_not_waited_for():
     ours, _theirs = socket.socketpair()
     with pytest.raises(ChannelTimeout):
         Channel(ours).send({"object": "x" * (4 << 20)}, (), 0.2)
-
-
-SPOKEN = """
-import gc, json, struct
-from passagent.sandbox.channel import Channel
-channel = next(one for one in gc.get_objects() if type(one) is Channel and one.socket.fileno() >= 0)
-data = {data!r}
-channel.socket.sendall(struct.pack("!I", len(data)) + data)
-"""
-
-
-@pytest.fixture(scope="module")
-def zygote(hostile):  # noqa: F811
-    one = Zygote("cpu", 1)
-    yield one
-    one.close()
 
 
 FORGING = """

@@ -41,12 +41,6 @@ def test_what_is_configured(call: Call, monkeypatch: pytest.MonkeyPatch) -> None
     assert (only["model"], only["key"], only["price"]) == ("expert", None, {"input": 0.0, "output": 0.0})
 
 
-def test_a_name_of_no_known_form_is_no_model(call: Call) -> None:
-    code, out, err = call("models", "--model", "opnai/x")
-    assert (code, out) == (2, "")
-    assert "unknown provider 'opnai'; did you mean 'openai'?" in err
-
-
 @pytest.mark.parametrize("name", ["openai/m-1", "anthropic/m-1"])
 def test_a_check_tells_what_works_and_what_it_cost(
     call: Call, monkeypatch: pytest.MonkeyPatch, name: str

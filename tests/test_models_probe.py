@@ -70,14 +70,6 @@ WRONG = {
     "no HTTP": (b"SSH-2.0-OpenSSH_9.6\r\n\r\n", "HTTP"),
     "a page": (answered("200 OK", "text/html", PAGE), "HTML"),
     "no page": (answered("404 Not Found", "text/html", PAGE), "HTML"),
-    "no model": (
-        answered("404 Not Found", "application/json", '{"error": {"message": "no model m-1"}}'),
-        "no model m-1",
-    ),
-    "a wrong key": (
-        answered("401 Unauthorized", "application/json", '{"error": {"message": "bad key"}}'),
-        "refuses the key",
-    ),
 }
 
 

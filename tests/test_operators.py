@@ -501,7 +501,7 @@ def test_gc_removes_what_nothing_needs_and_nothing_else(call, copy, tmp_path, mo
 
     litter = [
         file(copy / "0badcafe" / "run.log", 10_000),
-        file(temporary / "passagent-dead" / "zygote.log", 100_000),
+        file(temporary / "passagent-dead" / "fork-server.log", 100_000),
         file(cache / "cpp" / "old.so", 1_000_000),
         file(cache / "launch" / "old.so", 1_000_000),
         file(cache / "inductor" / "fxgraph" / "a" / "old", 1_000_000),
@@ -510,14 +510,14 @@ def test_gc_removes_what_nothing_needs_and_nothing_else(call, copy, tmp_path, mo
         copy / run / "run.log",
         file(copy / "0badcafe2" / "run.log", 1),
         file(copy / "deadbeef" / "mine.txt", 1),
-        file(temporary / "passagent-young" / "zygote.log", 1, is_old=False),
+        file(temporary / "passagent-young" / "fork-server.log", 1, is_old=False),
         file(temporary / "passagent-other" / "data", 1),
         file(cache / "cpp" / "new.so", 1, is_old=False),
         file(cache / "inductor" / "fxgraph" / "b" / "new", 1, is_old=False),
     ]
     sleeper = subprocess.Popen(
         [sys.executable, "-c", "import time; time.sleep(60)"],
-        env={"HOME": str(file(temporary / "passagent-live" / "zygote.log", 1).parent)},
+        env={"HOME": str(file(temporary / "passagent-live" / "fork-server.log", 1).parent)},
     )
     try:
         code, out, _ = call("gc", "--dry-run", "--json", "--runs-dir", copy)
@@ -530,7 +530,7 @@ def test_gc_removes_what_nothing_needs_and_nothing_else(call, copy, tmp_path, mo
         assert code == 0 and "freed 3.1 MB" in out
         assert not any(path.exists() for path in litter)
         assert all(path.exists() for path in kept)
-        assert (temporary / "passagent-live" / "zygote.log").exists()
+        assert (temporary / "passagent-live" / "fork-server.log").exists()
     finally:
         sleeper.kill()
         sleeper.wait()

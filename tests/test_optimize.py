@@ -38,10 +38,9 @@ from passagent.store import Store, runs
 from passagent.store.pass_library import PassLibrary
 from passagent.tasks import load_task
 from passagent.tasks.extract.factories import Model
-from passagent.tasks.extract.inductor_schedule import scheduled_kernels
 from passagent.tasks.extract.model_capture import capture_model
 from passagent.tasks.extract.region_tasks import Regions, model_hash
-from passagent.tasks.extract.regions import cut
+from passagent.tasks.extract.regions import cut, scheduled_kernels
 
 FILE = str(Path(models.__file__))
 QUICK = {
@@ -303,5 +302,67 @@ def test_optimize_cuts_the_timing_of_the_model_when_its_time_is_over(tmp_path, m
 
 def test_optimize_cuts_a_capture_when_its_time_is_over(tmp_path, monkeypatch):
     monkeypatch.setattr(optimizing, "capture_model", lambda *_, **__: threading.Event().wait(100))
-    with pytest.raises(PassagentError, match="the time was over before the model was cut into regions"):
+    with pytest.raises(PassagentError, match="the time was over before the model was captured"):
         pa.optimize(nn.GELU(), torch.randn(4, 64), out=tmp_path / "passes", max_time=0.2)
+
+
+def measured_at(ratio: float, losers: tuple[str, ...] = ()) -> Measurement:
+    gain = Ratio(ratio, ratio - 0.01, ratio + 0.01)
+    passes = {name: Ratio(0.9, 0.8, 0.95) for name in losers}
+    return Measurement("cpu", {"eager": 2.0, "default": 1.0}, {"default": gain}, passes, [])
+
+
+def test_shipped_and_own_passes_are_tried_first_and_kept_where_they_pay(tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/clamp.py").write_text(
+        "import torch\n"
+        "def pattern(x, inplace): return torch.nn.functional.relu(x, inplace=inplace)\n"
+        "def replacement(x, inplace): return x.clamp(min=0)\n"
+    )
+    model, image = nn.Sequential(nn.Conv2d(3, 8, 4, 4), nn.ReLU()).eval(), torch.randn(2, 3, 16, 16)
+    answers = [measured_at(1.2), measured_at(1.1, ("clamp",)), measured_at(1.3)]
+    seen: list[tuple[list[str], bool, bool]] = []
+
+    def measure(model, packages, is_quick=False):
+        names = [rewrite.name for rewrite in packages[0].rewrites]
+        seen.append((names, is_quick, (tmp_path / "passes").exists()))
+        return answers[len(seen) - 1]
+
+    monkeypatch.setattr(optimizing, "measure_model", measure)
+    monkeypatch.setattr(RegionSearches, "run", lambda *_: asyncio.sleep(0))
+    given = {"out": tmp_path / "passes", "passes_dir": str(tmp_path / "mine"), "library": "off"}
+    found = pa.optimize(model, image, **given)
+    both = ["patch_embedding", "clamp"]
+    assert seen == [(both, True, False), (both, False, True), (["patch_embedding"], False, True)]
+    assert found.package == tmp_path / "passes" and found.gain.ratio == 1.3
+    assert [path.name for path in (tmp_path / "passes/rewrites").iterdir()] == ["patch_embedding.py"]
+    assert found.rewrites == {"patch_embedding": "kept", "clamp": "dropped"}
+    assert "- patch_embedding: kept" in (found.state / "report.md").read_text()
+    with pytest.raises(UsageError, match="is there already"):
+        pa.optimize(model, image, **given)
+
+
+def test_a_package_of_a_stopped_optimisation_is_gone_on_with(tmp_path, monkeypatch):
+    model, image = nn.Conv2d(3, 8, 4, 4).eval(), torch.randn(2, 3, 16, 16)
+    monkeypatch.setattr(optimizing, "measure_model", lambda *_, **__: measured_at(1.2))
+
+    def stop(self, *_):
+        self.stop("stopped by the test")
+        return asyncio.sleep(0)
+
+    monkeypatch.setattr(RegionSearches, "run", stop)
+    for _ in range(2):
+        found = pa.optimize(model, image, out=tmp_path / "passes", library="off")
+        assert found.package == tmp_path / "passes" and found.stopped
+
+
+def test_shipped_passes_that_do_not_compile_cost_themselves_alone(tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("no kernel image\nmore")
+
+    model, image = nn.Conv2d(3, 8, 4, 4).eval(), torch.randn(2, 3, 16, 16)
+    monkeypatch.setattr(optimizing, "measure_model", fail)
+    monkeypatch.setattr(RegionSearches, "run", lambda *_: asyncio.sleep(0))
+    found = pa.optimize(model, image, out=tmp_path / "passes", library="off")
+    assert found.package is None
+    assert found.rewrites == {"patch_embedding": "failed: RuntimeError: no kernel image"}

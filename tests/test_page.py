@@ -23,7 +23,7 @@ from passagent.cli.groups import PageOptions
 from passagent.cli.look_verbs import report
 from passagent.data.bench.results import FILE, Results, Row
 from passagent.errors import InfrastructureError, UsageError
-from passagent.store import Store, blobs, nodes, runs, sessions
+from passagent.store import Store, nodes, runs, sessions
 from passagent.store.nodes import keep_profile
 from passagent.store.pass_library import PassLibrary
 from passagent.system.option_groups import checked
@@ -244,7 +244,7 @@ def test_hostile_text_is_inert(copy):
     with Store.open(copy) as store:
         node = nodes.get_node(store, 1)
         files = nodes.get_files(store, node) | {"evil.py": evil * 3, "big.txt": "A" * 5_000_000}
-        key = blobs.keep(store, files)
+        key = store.keep_files(files)
         store.execute("UPDATE nodes SET candidate_key = :key WHERE id = 1", {"key": key})
         told = json.dumps({"label": "wrong_result", "text": evil, "graphs": []})
         store.execute(

@@ -1,8 +1,6 @@
 """The library of passes: what is kept, what replaces what."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,38 +65,6 @@ def test_library_is_listed_and_shown(call, path):
     assert code == 0 and "runs 1a2b" in out and "--- FuseGelu.py\npass" in out
     code, _, err = call("library", "show", "zz", "--library", path)
     assert code == 2 and "no pass has 'zz'" in one_line(err)
-
-
-WRITER = """
-import sys
-sys.path.insert(0, {tests!r})
-from dataclasses import replace
-from test_pass_library import GELU, PassLibrary
-with PassLibrary.open(sys.argv[1]) as library:
-    print("open", flush=True)
-    for number in range(int(sys.argv[3])):
-        library.keep(replace(GELU, instance=f"1:{{sys.argv[2]}}{{number:063d}}"))
-"""
-
-
-def test_two_writers_lose_nothing_beside_one_that_is_killed(path):
-    program = WRITER.format(tests=str(Path(__file__).parent))
-    words = [("a", "25"), ("b", "25"), ("c", "100000")]
-    writers = [
-        subprocess.Popen([sys.executable, "-c", program, str(path), *word], stdout=subprocess.PIPE, text=True)
-        for word in words
-    ]
-    first, second, killed = writers
-    killed.stdout.readline()
-    assert (first.wait(), second.wait()) == (0, 0)
-    killed.kill()
-    killed.wait()
-    for writer in writers:
-        writer.stdout.close()
-    with PassLibrary.open(path) as library:
-        kept = [one.instance for one in library.passes()]
-        assert [sum(name.startswith(f"1:{letter}") for name in kept) for letter in "ab"] == [25, 25]
-        assert library.row("PRAGMA integrity_check") == {"integrity_check": "ok"}
 
 
 def test_a_file_of_something_else_is_told(tmp_path):

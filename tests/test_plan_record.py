@@ -122,6 +122,32 @@ def test_a_triton_pass_is_recorded_where_there_is_no_gpu(record):
     assert "@triton.jit" in kernel.text and first.facts["device.capability"] == "90"
 
 
+def test_every_triton_kernel_that_does_not_compile_is_listed_without_a_gpu(record):
+    body = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def first(x):
+    tl.no_such_thing(x)
+
+@triton.autotune(configs=[triton.Config({}, num_warps=4)], key=[])
+@triton.jit
+def second(x):
+    tl.store(x, missing)
+
+def fused(x, y):
+    out = torch.empty_like(x)
+    first[(1,)](out)
+    second[(1,)](out)
+    return out
+"""
+    answer = record(candidate(body), device="cuda")
+    assert [failure.why.status for failure in answer.failed] == ["compile_error"] * 2
+    first, second = answer.failed[0].why.message.splitlines()
+    assert "no_such_thing" in first and "missing" in second and "(p.py:" in first
+
+
 BODY = """def fused(x, y):
     out = torch.empty_like(x)
     return launch(x, y, out, x.numel())
@@ -458,6 +484,11 @@ FORGED = {
         (*PLAN, "inputs", 0), {"kind": "float", "value": "0x1.0p+9999"}, "match pattern",
     ),
     "another plan": ((*CALL, "plan"), 7, "does not hold"),
+    "a place that is not there": ((*CALL, "nodes", 0), "tmp", "of p, is not where it says: it covers tmp,"),
+    "a place of another structure": ((*CALL, "nodes"), ["tmp_1", "tmp_0"], "is not `add = operator."),
+    "a part of a place": ((*CALL, "nodes"), ["tmp_0"], "it covers 1 nodes, its pattern 2"),
+    "a pattern that returns a number": ((*PATTERN, 4, "args"), {"tuple": [3]}, "does not return nodes"),
+    "a parameter that no operator uses": ((*PATTERN, 2, "args"), {"tuple": [{"node": "x"}]}, "uses y in no"),
     "another parameter": ((*CALL, "arguments", 0, "name"), "z", "which its pattern does not have"),
 }  # fmt: skip
 
@@ -473,6 +504,16 @@ def test_a_forged_answer_is_refused_and_not_run(name, record, graphs, tmp_path):
     answer = recording.read_answer(json.dumps(data).encode(), request(graphs))
     assert not isinstance(answer, Recorded) and reason in answer.message, answer
     assert not list(tmp_path.iterdir())
+
+
+def test_two_calls_in_one_place_are_refused(record, graphs):
+    data = json.loads(record(candidate(BODY)).canonical())
+    data["recording"]["subgraphs"][0]["calls"] *= 2
+    answer = recording.read_answer(json.dumps({"answer": data}).encode(), request(graphs))
+    assert (
+        "call 1, of p, is not where it says: it covers tmp_0, which the graph does not have or an earlier"
+        in (answer.message)
+    )
 
 
 @given(raw=st.binary(max_size=200) | st.recursive(

@@ -20,12 +20,11 @@ from passagent.errors import InfrastructureError, TaskError, UsageError
 from passagent.evaluator.hardware import health, nvml
 from passagent.evaluator.hardware.devices import Device, find_device, find_devices
 from passagent.evaluator.hardware.leases import DeviceLease
-from passagent.evaluator.judging.effort import PAIRS
 from passagent.evaluator.reference import keeping
 from passagent.evaluator.result import Evaluation, GraphResult
-from passagent.evaluator.runner.starting import owner_ahead
 from passagent.evaluator.service import pool
 from passagent.evaluator.service.pool import EvaluatorPool, SubjectLost
+from passagent.evaluator.service.referee_process import RefereeProcess
 from passagent.sandbox import environment
 from passagent.tasks import load_task
 
@@ -35,26 +34,6 @@ CONFIG = EvaluatorConfig(budget_s=1e-6, timeout_s=120, memory_gb=6)
 SLOW = CONFIG.model_copy(update={"budget_s": 3.0})
 """Some seconds for a subgraph."""
 MISSING = Device("cuda:7", "GPU-test-missing", "none")
-PROGRAM = """
-import asyncio, sys, time
-sys.path.insert(0, {tests!r})
-import tiny
-from passagent.config import EvaluatorConfig
-from passagent.evaluator.service.pool import EvaluatorPool
-
-async def main():
-    pool = EvaluatorPool(EvaluatorConfig.model_validate_json(sys.argv[1]), tell=lambda text: None)
-    watch = asyncio.create_task(tell_pid(pool))
-    await pool.evaluate(sys.argv[2], tiny.candidate())
-    await pool.close()
-
-async def tell_pid(pool):
-    while pool._slots[0].owner.pid is None:
-        await asyncio.sleep(0.01)
-    print(pool._slots[0].owner.pid, flush=True)
-
-asyncio.run(main())
-"""
 
 
 @pytest.fixture(scope="module")
@@ -85,13 +64,6 @@ def run(work):
     return asyncio.run(work(told)), told
 
 
-def other_process(task: Path, config: EvaluatorConfig) -> subprocess.Popen[str]:
-    """A process with a pool of its own on `cpu`; it prints its owner's pid."""
-    program = PROGRAM.format(tests=str(Path(__file__).parent))
-    command = [sys.executable, "-c", program, config.model_dump_json(), str(task)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-
 def descendants(pid: int) -> set[int]:
     """All processes below `pid`."""
     parents: dict[int, int] = {}
@@ -102,12 +74,6 @@ def descendants(pid: int) -> set[int]:
     while more := {child for child, parent in parents.items() if parent in below} - below:
         below |= more
     return below - {pid}
-
-
-def is_alive(pid: int) -> bool:
-    """Whether the process runs (a zombie does not)."""
-    stat = Path(f"/proc/{pid}/stat")
-    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def wait_for(condition, seconds: float = 120.0, every_s: float = 0.05):
@@ -133,42 +99,28 @@ def kill_owner(evaluators: EvaluatorPool, times: int, after_s: float = 0.3) -> t
     return thread
 
 
-def judged_by(ahead, task):
-    """The status of an evaluation by the owner that was started ahead, its pid, and what was told."""
-
+def test_a_pool_that_was_started_judges_by_the_process_that_it_started(task):
     async def work(told):
-        evaluators = EvaluatorPool(CONFIG, tell=told.append, ahead=ahead)
-        result = await evaluators.evaluate(task, tiny.candidate())
+        evaluators = EvaluatorPool(CONFIG, tell=told.append)
+        evaluators.start()
         pid = evaluators._slots[0].owner.pid
+        result = await evaluators.evaluate(task, tiny.candidate())
+        assert evaluators._slots[0].owner.pid == pid
         await evaluators.close()
-        return result.status, pid
+        return result.status
 
-    (status, pid), told = run(work)
-    return status, pid, told
-
-
-def test_an_owner_that_was_started_ahead_is_the_devices_and_has_prepared(task):
-    with owner_ahead(CONFIG, task) as ahead:
-        pid = ahead.process.pid
-        zygote_baseline_and_spares = 1 + 1 + 2 * PAIRS  # and, if a compiler was asked, the tool server
-        wait_for(lambda: len(descendants(pid)) >= zygote_baseline_and_spares)
-        assert judged_by(ahead, task) == ("ok", pid, [])
-    with owner_ahead(CONFIG.model_copy(update={"device": "cuda:0,cuda:1"}), task) as several:
-        assert several is None
+    assert run(work) == ("ok", [])
 
 
-def test_an_owner_that_fails_to_prepare_judges_all_the_same(task, tmp_path):
-    with owner_ahead(CONFIG, tmp_path / "nowhere") as ahead:
-        assert judged_by(ahead, task) == ("ok", ahead.process.pid, [])
-    assert ahead.process.poll() is not None
-
-
-def test_an_owner_ends_with_its_parent_whatever_it_had_to_say():
+def test_a_referees_process_ends_with_its_parent_whatever_it_had_to_say(own_cpu):
     """The answer that nobody read makes a reset of the end of its input."""
-    with owner_ahead(CONFIG, Path("nowhere")) as ahead:
-        assert select.select([ahead.socket], [], [], 60)[0]
-        ahead.socket.close()
-        assert ahead.process.wait(120) == 0
+    owner = RefereeProcess(own_cpu, CONFIG, sorted(os.sched_getaffinity(0)))
+    owner.start()
+    running = owner._running
+    assert select.select([running.socket], [], [], 60)[0]
+    running.socket.close()
+    assert running.process.wait(120) == 0
+    running.log.close()
 
 
 def test_who_waits_when_the_pool_is_closed_is_told(task, own_cpu):
@@ -212,16 +164,6 @@ def test_a_killed_evaluator_costs_nobody_anything_and_what_ends_every_one_is_nam
     name = f"candidate {tiny.candidate().key[:12]}"
     assert name in message and "died with SIGKILL" in message and "3 times" in message
     assert [line for line in told if line.startswith(name)], told
-
-
-def test_the_evaluator_and_its_workers_end_with_their_parent(task):
-    process = other_process(task, SLOW)
-    owner = int(process.stdout.readline())
-    wait_for(lambda: len(descendants(owner)) >= 3)
-    below = descendants(owner)
-    process.kill()
-    process.wait()
-    wait_for(lambda: not any(map(is_alive, below | {owner})))
 
 
 @pytest.mark.long
@@ -297,8 +239,8 @@ def test_an_evaluator_that_does_not_start_is_quarantined_until_it_does(
 ):
     culprit = tmp_path / "sitecustomize.py"
     culprit.write_text(
-        "import os, sys\nif 'passagent.evaluator.runner.zygote' in sys.orig_argv:\n"
-        "    print('no zygote today', file=sys.stderr, flush=True)\n    os._exit(3)\n"
+        "import os, sys\nif 'passagent.evaluator.runner.worker_process' in sys.orig_argv:\n"
+        "    print('no worker today', file=sys.stderr, flush=True)\n    os._exit(3)\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
 
@@ -314,7 +256,7 @@ def test_an_evaluator_that_does_not_start_is_quarantined_until_it_does(
             await evaluators.close()
 
     (message, evaluation), _ = run(work)
-    assert "cpu is quarantined" in message and "does not start" in message and "no zygote today" in message
+    assert "cpu is quarantined" in message and "does not start" in message and "no worker today" in message
     assert evaluation.status == "ok"
 
 
@@ -327,23 +269,19 @@ def test_a_device_that_is_not_here_is_a_usage_error(text):
         EvaluatorPool(CONFIG.model_copy(update={"device": text}))
 
 
-def test_the_health_check_ends_orphaned_workers():
-    name = "passagent.evaluator.runner.zygote"
+def test_workers_without_a_parent_are_listed():
+    name = "passagent.evaluator.runner.worker_process"
     program = "import subprocess as s, sys; n = s.DEVNULL; sleep = 'import time; time.sleep(99)'; "
     program += f"print(s.Popen([sys.executable, '-c', sleep, {name!r}], stdout=n, stderr=n).pid)"
     started = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True)
     orphan = int(started.stdout)
-    if not health._adopts(health._parent(orphan)):
-        os.kill(orphan, signal.SIGKILL)
-        pytest.skip("orphans are adopted by another process here")
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(99)", name])
     try:
-        # another program's health check may have been faster
-        assert orphan in health.orphaned_workers() or not is_alive(orphan)
-        assert asyncio.run(health.check(find_device("cpu"), quick=True)) is None
-        wait_for(lambda: not is_alive(orphan))
-        assert is_alive(child.pid), "it has a parent"
+        if not health._adopts(health._parent(orphan)):
+            pytest.skip("orphans are adopted by another process here")
+        assert orphan in (orphans := health.orphaned_workers()) and child.pid not in orphans
     finally:
+        os.kill(orphan, signal.SIGKILL)
         child.kill()
         child.wait()
 
@@ -370,26 +308,6 @@ def test_a_gpu_is_found_healthy_and_its_state_is_told():
     state = health.device_state("cuda:0")
     assert {"sm_mhz", "mem_mhz", "temperature_c", "power_w", "throttle"} <= set(state)
     assert nvml.gpu_problem("GPU-00000000-0000-0000-0000-000000000000") is not None
-
-
-@pytest.mark.gpu
-def test_a_pool_on_a_gpu_survives_a_killed_evaluator(task):
-    async def work(told):
-        evaluators = EvaluatorPool(SLOW.model_copy(update={"device": "cuda:all"}), tell=told.append)
-        pid = None
-        try:
-            first = asyncio.create_task(evaluators.evaluate(task, "eager"))
-            while (pid := evaluators._slots[0].owner.pid) is None:
-                await asyncio.sleep(0.1)
-            await asyncio.sleep(5)
-            os.kill(pid, signal.SIGKILL)
-            return await first
-        finally:
-            await evaluators.close()
-
-    evaluation, told = run(work)
-    assert evaluation.status == "ok"
-    assert told
 
 
 @pytest.mark.parametrize(("cores", "count", "shares"), [

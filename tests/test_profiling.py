@@ -25,8 +25,14 @@ from passagent.evaluator.reference.reference import own_bytes
 from passagent.evaluator.result import MANIFEST, Evaluation, GraphResult, Speedup
 from passagent.experience.diagnosis import Diagnosis, GraphDiagnosis, diagnose
 from passagent.experience.profiling import nsight
-from passagent.experience.profiling.evidence import MOST_LINES, examine
-from passagent.experience.profiling.profile_record import GraphProfile, KernelProfile, Profile, free_profile
+from passagent.experience.profiling.evidence import examine
+from passagent.experience.profiling.profile_record import (
+    MOST_LINES,
+    GraphProfile,
+    KernelProfile,
+    Profile,
+    free_profile,
+)
 from passagent.kernels.vector_report import read_report
 from passagent.options import RunOptions, settings_of
 from passagent.search.setup import Parts, started, work
@@ -99,7 +105,8 @@ def test_launches_come_before_kernels_and_the_roofline_after():
     many = [KernelProfile(name=f"k{n}", duration_us=2.0, metrics=BUSY) for n in range(20)]
     found = examine(profile(kernels=many, launches=20, wall_us=None, busy_us=None))
     assert (found.main, found.limits[0].value) == ("latency", 2.0)
-    assert len(found.text(notes=["a note"] * 20).splitlines()) == MOST_LINES
+    found.notes = ["a note"] * 20
+    assert len(found.text().splitlines()) == MOST_LINES
 
 
 def stub_ncu(tmp_path, monkeypatch, text):
@@ -253,7 +260,7 @@ def test_run_until_sol_ends_with_the_first_pass_at_the_speed_of_light(tmp_path):
     task = load_task(str(write_task(tmp_path / "tiny")))
     with started(tmp_path / "runs", task, config, True, stand_ins) as session:
         asyncio.run(work(session))
-        done = runs.standing(session.store, session.run.id)
+        done = session.progress()
     assert done.headroom <= 1.05 and done.episodes < 12
     assert runs_reason(tmp_path) == "a pass is within 10% of the speed of light"
 

@@ -61,7 +61,7 @@ def test_every_role_and_target_composes(tmp_path: Path, name: str, role: str) ->
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
 def test_all_that_a_model_is_shown_names_only_what_works_on_its_target(tmp_path: Path, device: str) -> None:
-    """Prompts with every role and hint, every knowledge document and the tools' descriptions."""
+    """Prompts with every role and hint, and the tools' descriptions."""
     target = target_of(EvaluatorConfig(device=device))
     name = {"cpu": "some CPU", "cuda:0": "NVIDIA H200"}[device]
     hints = [
@@ -84,13 +84,6 @@ def test_all_that_a_model_is_shown_names_only_what_works_on_its_target(tmp_path:
         for text in (system["content"], json.dumps(system["tools"]), task):
             found = target.foreign.search(text)
             assert found is None, text[max(0, found.start() - 100) : found.end() + 100]
-    whole = {path for path, text in knowledge.documents().items() if target.admits(path + text)}
-    for path in knowledge.documents():
-        try:
-            assert target.admits(knowledge.read(path, target))
-        except UsageError:
-            assert path not in whole
-    assert all(target.admits(p.text + p.path) for p in knowledge.search("kernel", limit=99, target=target))
     assert ("constraints/cpp_kernel.md" in knowledge.read(target=target)) == (device == "cpu")
 
 
@@ -149,9 +142,8 @@ def test_graphs_are_grouped_by_source_and_shape(tmp_path: Path) -> None:
         ("C", 1, False, "task/graphs/e/model.py"),
     ]
     assert view.variants[1].text == "tmp_2 = tmp_1 + 2.0"
-    assert view.rows[0].dtypes == "float32, float16"
-    assert view.rows[0].inputs == "in_0 T[4, 8], in_1 T[4, 8]"
-    assert view.rows[1].largest == "2.0 M"
+    assert view.rows[0].startswith("| A | in_0 T[4, 8], in_1 T[4, 8] | float32, float16 | 32 | ")
+    assert "| 2,000,000 |" in view.rows[1]
     assert (view.more_variants, view.more_rows) == (0, 0)
 
 
@@ -175,19 +167,14 @@ def test_outputs_operators_and_eagers_time_are_shown_for_each_subgraph(tmp_path:
     assert "a result says which are left" in after["content"]
 
 
-def load_pass(path: Path) -> Any:
-    spec = importlib.util.spec_from_file_location("example_pass", path)
-    assert spec is not None
-    assert spec.loader is not None
+@pytest.mark.long
+def test_the_cpu_example_computes_what_its_pattern_does() -> None:
+    spec = importlib.util.spec_from_file_location(
+        "example", resources.find("prompts/examples/cpu/FusedAddLayerNorm.py")
+    )
+    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module
-
-
-def test_the_cpu_example_computes_what_its_pattern_does() -> None:
-    import torch
-
-    module = load_pass(resources.find("prompts/examples/cpu/FusedAddLayerNorm.py"))
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         x, y = torch.randn(2, 5, 7, 96, dtype=dtype).unbind()
         weight, bias = torch.randn(2, 96, dtype=dtype).unbind()

@@ -18,7 +18,7 @@ from test_search import open_tiny
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.events import Noted
 from passagent.search import controller, finalists, session
-from passagent.store import Store, bests, evaluations, nodes, runs, sessions
+from passagent.store import Store, evaluations, nodes, runs, sessions
 from passagent.tasks import load_task
 
 pytestmark = pytest.mark.usefixtures("forks")
@@ -150,7 +150,7 @@ def test_on_another_machine_the_elites_are_measured_again(
         asyncio.run(controller.search(first))
         run = runs.get_run(store, first.run.id)
         before = {node.id: node for node in nodes.of_run(store, run.id)}
-        elites = {n.id for island in (0, 1) for n in bests.best_of_island(store, run.id, island, 2)}
+        elites = {n.id for island in (0, 1) for n in nodes.best_of_island(store, run.id, island, 2)}
 
         move(monkeypatch, "two")
         there, events = Elsewhere(), []
@@ -180,7 +180,7 @@ def test_on_another_machine_the_elites_are_measured_again(
                 assert evaluations.get_evaluation(store, old.evaluation_id)["as_score"] == old.as_score
         assert elites <= set(before) and len(there.asked) == len(elites) + 2
         for island in runs.islands(store, run.id):
-            [best] = bests.best_of_island(store, run.id, island.island, 1)
+            [best] = nodes.best_of_island(store, run.id, island.island, 1)
             assert (island.best_node, island.best_as) == (best.id, best.as_score)
         winner = finalists.winner(store, run.id)
         environment = (

@@ -1,8 +1,6 @@
 """A model is cut into what Inductor fuses: each region once, with its count, as a task of its own."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import models_to_extract as models
@@ -17,10 +15,9 @@ from passagent.expert.read.fusible_regions import attentions
 from passagent.tasks import load_task
 from passagent.tasks.constraints import check_task
 from passagent.tasks.extract.factories import Model
-from passagent.tasks.extract.inductor_schedule import Kernels, scheduled_kernels
 from passagent.tasks.extract.model_capture import capture_model
 from passagent.tasks.extract.region_tasks import extract_regions
-from passagent.tasks.extract.regions import cut
+from passagent.tasks.extract.regions import Kernels, cut, scheduled_kernels
 
 
 @pytest.fixture(scope="module")
@@ -36,31 +33,20 @@ def test_a_repeated_region_is_one_task_with_its_count(regions):
     assert all(task.problems == () for task in regions.tasks) and regions.refused == []
 
 
-def test_regions_come_by_their_share_of_the_time(regions):
+def test_regions_are_tasks_in_order_that_come_by_their_share_of_the_time(regions):
     shares = [task.share for task in regions.tasks]
     assert shares == sorted(shares, reverse=True) and 0 < sum(shares) < 1
     assert [task.name[:3] for task in regions.tasks] == [f"{n:02}_" for n in range(1, len(shares) + 1)]
     assert json.loads((regions.path / "regions.json").read_text())["tasks"][0]["share"] == shares[0]
-
-
-def test_each_region_is_a_task_in_order(regions):
     for task in regions.tasks:
         assert len(load_task(regions.path / task.name).subgraphs) == len(task.instances)
         assert all(result.ok for result in check_task(regions.path / task.name)), task.name
 
 
 def test_sizes_of_one_region_are_subgraphs_of_one_task(tmp_path):
-    class TwoWidths(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.second = models.Layer(32), models.Layer(48)
-
-        def forward(self, x, y):
-            return self.first(x), self.second(y)
-
-    found = pa.extract_regions(
-        TwoWidths().eval(), torch.randn(4, 32), torch.randn(4, 48), out=tmp_path / "out"
-    )
+    first, second = models.Layer(32).eval(), models.Layer(48).eval()
+    inputs = torch.randn(4, 32), torch.randn(4, 48)
+    found = pa.extract_regions(lambda x, y: (first(x), second(y)), *inputs, name="m", out=tmp_path / "out")
     by_operators = {task.operators: task for task in found.tasks}
     assert list(by_operators[("add", "layer_norm")].instances.values()) == [1, 1]
     assert all(task.problems == () for task in found.tasks)
@@ -92,18 +78,14 @@ def test_an_attention_is_a_region_where_the_expert_writes_it(tmp_path):
 
 def graph_of(text: str) -> fx.Graph:
     """`name = function of names` a line; the last one is the output."""
-    graph, known, node = fx.Graph(), {}, None
-    for line in text.strip().splitlines():
-        name, _, right = (word.strip() for word in line.partition("="))
-        function, *operands = right.split()
-        given = tuple(known[one] for one in operands)
-        target = getattr(torch, function, None)
-        node = (
-            graph.placeholder(name) if function == "input" else graph.call_function(target, given, name=name)
-        )
-        node.meta["example_value"] = torch.empty(4)
-        known[name] = node
-    graph.output((node,))
+    graph, values = fx.Graph(), {}
+    for line in text.splitlines():
+        name, _, function, *operands = line.split()
+        args = tuple(values[operand] for operand in operands)
+        is_input, target = function == "input", getattr(torch, function, None)
+        values[name] = graph.placeholder(name) if is_input else graph.call_function(target, args, name=name)
+        values[name].meta["example_value"] = torch.empty(4)
+    graph.output((values[name],))
     return graph
 
 
@@ -155,47 +137,32 @@ def test_logical_operators_of_python_are_pure():
 
 
 @pytest.mark.long
-def test_the_command(tmp_path):
-    factory, out = f"{Path(models.__file__)}:encoder", str(tmp_path / "out")
-    words = [sys.executable, "-m", "passagent", "extract", factory, "--regions", "--out", out]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "gelu" in done.stdout and f"below {out}" in done.stdout
-    refused = subprocess.run([*words, "--dynamic"], capture_output=True, text=True, check=False)
-    assert refused.returncode == 2
+def test_command_prints_the_regions_and_refuses_dynamic_sizes(call, tmp_path):
+    words = ["extract", f"{Path(models.__file__)}:encoder", "--regions", "--out", tmp_path / "out"]
+    code, out, err = call(*words)
+    assert code == 0, err
+    assert "gelu" in out and f"below {tmp_path / 'out'}" in out
+    assert call(*words, "--dynamic")[0] == 2
 
 
 def test_a_convolution_that_a_library_computes_is_no_region(tmp_path):
-    class Convolution(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv, self.norm = torch.nn.Conv2d(8, 16, 3, bias=False), torch.nn.BatchNorm2d(16)
-
-        def forward(self, x):
-            return torch.nn.functional.relu(self.norm(self.conv(x)), inplace=True)
-
-    found = pa.extract_regions(Convolution().eval(), torch.randn(2, 8, 16, 16), out=tmp_path / "out")
+    model = nn.Sequential(nn.Conv2d(8, 16, 3, bias=False), nn.BatchNorm2d(16), nn.ReLU(inplace=True)).eval()
+    found = pa.extract_regions(model, torch.randn(2, 8, 16, 16), out=tmp_path / "out")
     assert [task.operators for task in found.tasks] == [("batch_norm", "relu")]
     assert found.tasks[0].problems == () and found.refused == []
 
 
-class Mapped(nn.Module):
-    """Has operators under vmap, between others."""
+def test_operators_under_vmap_are_no_region_and_those_around_it_are(tmp_path):
+    linear = nn.Linear(8, 8).requires_grad_(False)
 
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(8, 8)
-
-    def forward(self, x):
+    def model(x):
         y = nn.functional.gelu(x * 2) + x
         rows = y[:, None, :] * y[:, :, None]
         mixed = torch.vmap(lambda row: torch.softmax(row @ row.t(), -1) * 2)(rows)
-        return torch.vmap(self.linear)(mixed.sum(1)) + nn.functional.gelu(y)
+        return torch.vmap(linear)(mixed.sum(1)) + nn.functional.gelu(y)
 
-
-def test_operators_under_vmap_are_no_region_and_those_around_it_are(tmp_path):
     before = torch._C._functorch.get_dynamic_layer_stack_depth()
-    regions = pa.extract_regions(Mapped().eval(), torch.randn(4, 8), name="m", out=tmp_path / "regions")
+    regions = pa.extract_regions(model, torch.randn(4, 8), name="m", out=tmp_path / "regions")
     assert all(not task.problems for task in regions.tasks)
     assert {"softmax", "linear"}.isdisjoint({name for task in regions.tasks for name in task.operators})
     assert any("gelu" in task.operators for task in regions.tasks)
@@ -213,23 +180,14 @@ def test_torch_is_as_before_where_a_model_fails_under_vmap(tmp_path):
     torch.rand(2)  # would raise under vmap
 
 
-class DataSized(torch.nn.Module):
-    """What it returns has as many elements as the input has large ones."""
-
-    def __init__(self, as_number: bool) -> None:
-        super().__init__()
-        self.as_number = as_number
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = torch.nn.functional.gelu(x * 2).sigmoid()
-        chosen = y[0, : int(y.argmax())] if self.as_number else y[y > 0.5]
-        return torch.relu(chosen * 3)
-
-
 @pytest.mark.parametrize("as_number", [False, True])
 def test_a_size_that_depends_on_data_is_left_to_eager_and_what_is_before_it_is_a_region(tmp_path, as_number):
-    found = pa.extract_regions(
-        DataSized(as_number), torch.linspace(-1, 1, 64).view(2, 32), out=tmp_path / "out"
-    )
+    def model(x):
+        y = torch.nn.functional.gelu(x * 2).sigmoid()
+        chosen = y[0, : int(y.argmax())] if as_number else y[y > 0.5]
+        return torch.relu(chosen * 3)
+
+    x = torch.linspace(-1, 1, 64).view(2, 32)
+    found = pa.extract_regions(model, x, name="m", out=tmp_path / "out")
     assert any({"mul", "gelu", "sigmoid"} <= set(task.operators) for task in found.tasks)
     assert any(Path(__file__).name in place for place in found.graph_breaks)

@@ -18,7 +18,7 @@ from stub_worker import TOKEN, StubWorker, facts
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import PassagentError, UsageError
-from passagent.evaluator.fleet import contents, http_fleet, survey
+from passagent.evaluator.fleet import contents, http_fleet, offers
 from passagent.evaluator.fleet.opening import environment_key, open_pool
 from passagent.evaluator.result import Candidate
 from passagent.evaluator.service import pool
@@ -133,7 +133,7 @@ def test_a_killed_worker_costs_no_candidate_and_is_used_again_on_another_port(
     told: list[str] = []
 
     async def work():
-        monkeypatch.setattr("passagent.evaluator.fleet.machine_fleet.BEAT_S", 0.1)
+        monkeypatch.setattr("passagent.evaluator.fleet.remote_owner.BEAT_S", 0.1)
         evaluators = open_pool(config, told.append)
         try:
             asked = [asyncio.create_task(evaluators.evaluate(task, one)) for one in candidates(3)]
@@ -164,14 +164,13 @@ def test_a_wrong_token_and_unlike_versions_are_refused_in_one_line(worker, token
 
 
 def test_unlike_devices_are_never_compared():
-    one, two = (survey.offered(f"http://h{n}:1", facts(words=f"gpu {n % 2}; torch"), "cpu") for n in (1, 2))
-    third = survey.offered("http://h3:1", facts(words="gpu 1; torch"), "cpu")
-    found = [*one, *two, *third]
-    reference = survey.reference_of(found, "cpu")
-    assert reference.words == "gpu 1; torch"
-    said = survey.mixed(found, reference)
-    assert said == "unlike devices are never compared: this run uses 2 (stub cpu), and not h2:1/cpu (gpu 0)"
-    assert survey.mixed(one, reference) is None
+    answers = {f"http://h{n}:1": facts(words=f"gpu {n % 2}; torch") for n in (1, 2, 3)}
+    survey = offers.make_survey(EvaluatorConfig(), answers, [])
+    assert survey.reference.words == "gpu 1; torch"
+    assert survey.notes == [
+        "unlike devices are never compared: this run uses 2 (stub cpu), and not h2:1/cpu (gpu 0)"
+    ]
+    assert offers.make_survey(EvaluatorConfig(), {"http://h1:1": answers["http://h1:1"]}, []).notes == []
 
 
 def test_results_of_equal_devices_are_equal_under_any_address(pair):

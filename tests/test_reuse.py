@@ -10,13 +10,12 @@ import tiny_search
 from test_search import finish, open_tiny, store, task  # noqa: F401 (fixtures)
 
 from passagent.config import EvaluatorConfig
-from passagent.errors import InfrastructureError
 from passagent.evaluator.hardware.devices import Device
 from passagent.evaluator.result import Candidate, Evaluation, Measured, Violation
 from passagent.evaluator.service import known
 from passagent.evaluator.service.known import Case, environment_key, evaluate, keep, recall
 from passagent.evaluator.service.pool import SubjectLost
-from passagent.store import nodes, runs
+from passagent.store import nodes
 from passagent.tasks import load_task
 
 CANDIDATE = Candidate(tiny_search.candidate_files("one"))
@@ -167,18 +166,3 @@ def test_a_candidate_that_ends_every_evaluator_does_not_end_the_search(store, ta
     lost = [node for node in found if node.status == "infrastructure"]
     assert lost and {node.state for node in found} == {"done"}
     assert all(node.as_score is None for node in lost)
-
-
-class Sick(tiny_search.FastEvaluator):
-    """No device is fit."""
-
-    async def evaluate(self, task_path, candidate, bar=None):
-        raise InfrastructureError("no device is fit")
-
-
-def test_a_machine_without_a_fit_device_ends_the_search(store, task, monkeypatch):  # noqa: F811
-    monkeypatch.setattr("passagent.search.candidates.RETRY_AFTER_S", (0.0, 0.0))
-    session = open_tiny(store, task, evaluator=Sick(), islands=1, iters=2)
-    with pytest.raises(InfrastructureError, match="no device is fit"):
-        finish(session)
-    assert runs.get_run(store, session.run.id).state == "failed"

@@ -1,5 +1,6 @@
 """Candidates loaded from files and applied to captured graphs: results, effects, errors."""
 
+import copy
 import json
 import operator
 import sys
@@ -11,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import fx
 
-from passagent.evaluator.matching.passes import LoadedPass, PassLoadError, load_passes
-from passagent.evaluator.matching.rewrite import apply_passes
+from passagent.evaluator.matching.loaded_passes import LoadedPass, PassLoadError, load_passes
+from passagent.evaluator.matching.matcher import match_at
+from passagent.evaluator.matching.rewrite import apply_passes, replace_match
 from passagent.evaluator.result import MANIFEST, Candidate
 from passagent.tasks.capture import capture
 
@@ -58,7 +60,12 @@ def captured(function, *inputs):
 def check(tmp_path, function, *texts: str, inputs=(X, Y), expected: list[str] | None = None):
     """Apply the passes; the rewritten graph gives what the function gives, inputs included. The rewritten."""
     graph = captured(function, *[value.clone() for value in inputs])
-    rewritten = apply_passes(graph.graph_module, load(tmp_path, *texts))
+    passes, again = load(tmp_path, *texts), copy.deepcopy(graph.graph_module.graph)
+    rewritten = apply_passes(graph.graph_module, passes)
+    for name, place in zip(rewritten.applied, rewritten.places, strict=True):  # the same without a search
+        (loaded,) = [loaded for loaded in passes if loaded.name == name]
+        replace_match(again, loaded, match_at(loaded.pattern_graph, again, place))
+    assert str(again) == str(rewritten.graph_module.graph)
     ours, theirs = ([value.clone() for value in inputs] for _ in range(2))
     results = rewritten.graph_module(*[ours[i] for i in graph.order])
     reference = function(*theirs)
@@ -98,6 +105,18 @@ def test_several_outputs_in_any_order(tmp_path):
 def test_pattern_that_returns_a_1_tuple(tmp_path, returned):
     text = source("return (x + y,)", "x, y", f"return {returned}")
     check(tmp_path, lambda x, y: torch.relu(x + y), text)
+
+
+def test_output_of_a_call_is_covered_by_a_later_pass(tmp_path):
+    two = source("a = x + y\nreturn a, a * 2", "x, y", "return x + y, (x + y) * 2")
+    item = source("return t[1]", "t", "return t[1]")
+
+    def function(x, y):
+        a = x + y
+        return a * y, a * 2
+
+    done = check(tmp_path, function, two, item, expected=["P0", "P1"])
+    assert done.places == [("a", "mul_1"), ("call_output_1",)]
 
 
 def test_unused_output_needs_no_node(tmp_path):

@@ -313,11 +313,13 @@ def test_what_is_exported_is_the_task_without_answers(tmp_path, task):
     assert "Hardware:" not in instruction  # this machine's are not the container's
 
 
-def test_an_export_is_whole_or_not_there(tmp_path, task, monkeypatch):
-    done = passagent("tasks", "export", "--harbor", tmp_path, task)
-    assert done.returncode == 2 and "is there already" in done.stderr and done.stderr.count("\n") == 1
-    done = passagent("tasks", "export", "--harbor", tmp_path / "out", "example:nope")
-    assert done.returncode == 2 and done.stderr.count("\n") == 1
+def test_an_export_is_whole_or_not_there(call, tmp_path, task, monkeypatch):
+    for place, word, said in (
+        (tmp_path, task, "is there already"),
+        ("out", "example:nope", "no such example"),
+    ):
+        code, _, err = call("tasks", "export", "--harbor", place, word)
+        assert code == 2 and said in err and err.count("\n") == 1
     twin = tmp_path / "other/task"
     tiny.write_subgraph(twin, [2, 2])
     settings = harbor.Export(load_config())

@@ -20,7 +20,6 @@ from passagent.search import finalists
 from passagent.search.setup import new_run, open_memory, open_session
 from passagent.store import Store, episodes, hint_uses, nodes, runs
 from passagent.store.pass_library import PassLibrary, default_path
-from passagent.store.seeds import seed_origins
 from passagent.tasks import load_task
 
 
@@ -49,7 +48,7 @@ def searched(tmp_path: Path, task: Path, library: Path, teacher=None, **settings
     config, loaded = load_config(None, chosen | settings), load_task(task)
     memory = open_memory(config, loaded, tmp_path / "runs")
     with Store.open(tmp_path / "runs") as store:
-        run = new_run(store, loaded, config, library_seed=memory.seed() if memory else None)
+        run = new_run(store, loaded, config, seed=memory.seed() if memory else None)
         session = open_session(store, run, loaded, config, tiny_search.parts(), lambda event: None)
         if session.distiller:
             session.distiller = teacher
@@ -211,7 +210,11 @@ def test_run_uses_what_its_runs_directory_holds_and_says_so_in_its_first_line(tm
         )
         with Store.open(tmp_path / place) as store:
             found = runs.find_run(store, "last").id
-            return capsys.readouterr().out.splitlines()[0], seed_origins(store, found), shape(store, found)
+            return (
+                capsys.readouterr().out.splitlines()[0],
+                episodes.seed_origins(store, found),
+                shape(store, found),
+            )
 
     first, again, other = run("one"), run("one"), run("two")
     mine = tmp_path / "one" / "library.db"

@@ -1,6 +1,6 @@
 """The sandbox, from inside: code in a real worker tries what it may not do, and what honest work needs.
 
-A worker runs a candidate's kernels only; here it runs Python in their place (hostile_zygote.py).
+A worker runs a candidate's kernels only; here it runs Python in their place (hostile_worker.py).
 """
 
 import ctypes
@@ -13,11 +13,12 @@ import time
 from pathlib import Path
 
 import pytest
-from hostile_zygote import hostile, python_request  # noqa: F401
+from hostile_worker import hostile, python_request  # noqa: F401
 
 from passagent.evaluator.runner import endings
 from passagent.evaluator.runner.endings import WorkerDied
-from passagent.evaluator.runner.process import Zygote
+from passagent.evaluator.runner.process import WorkerServer
+from passagent.evaluator.runner.worker_process import fork_server
 from passagent.sandbox import landlock, privileges, sandbox, seccomp
 from passagent.sandbox.environment import worker_memory
 from passagent.sandbox.sandbox import Limits
@@ -35,16 +36,16 @@ pytestmark = pytest.mark.usefixtures("own_memory")
 
 
 @pytest.fixture(scope="module")
-def zygote(hostile):  # noqa: F811
-    one = Zygote("cpu", 2)
+def server(hostile):  # noqa: F811
+    one = WorkerServer(fork_server("cpu", 2))
     yield one
     one.close()
 
 
 @pytest.fixture(scope="module")
-def layers(zygote):
+def layers(server):
     """Names of the layers that are on here."""
-    worker = zygote.fork(4.0)
+    worker = server.fork(4.0)
     worker.kill()
     assert list(worker.protections) == LAYERS
     assert all(said == "on" or said.startswith("off: ") for said in worker.protections.values())
@@ -64,9 +65,9 @@ def test_layers_are_on_where_the_kernel_has_them(layers):
     }  # fmt: skip
 
 
-def test_a_workers_memory_is_tied_to_the_machines(zygote):
+def test_a_workers_memory_is_tied_to_the_machines(server):
     """16 GiB, whatever the machine had, was its limit; and the kernel chose which process was to end."""
-    worker = zygote.fork(2.0**20)
+    worker = server.fork(2.0**20)
     limits = Path(f"/proc/{worker.pid}/limits").read_text()
     score = Path(f"/proc/{worker.pid}/oom_score_adj").read_text()
     worker.kill()
@@ -81,9 +82,9 @@ def load(worker, code):
     return worker.ask(python_request(code), 60).error.message
 
 
-def attempt(zygote, code, memory_gb=4.0):
+def attempt(server, code, memory_gb=4.0):
     """(message, log) of a worker that runs `code`."""
-    worker = zygote.fork(memory_gb)
+    worker = server.fork(memory_gb)
     try:
         return load(worker, code), worker.log()
     finally:
@@ -131,18 +132,18 @@ DENIED = {
 
 
 @pytest.mark.parametrize("name", DENIED)
-def test_a_denied_call_fails(name, zygote, layers):
+def test_a_denied_call_fails(name, server, layers):
     if "seccomp" not in layers:
         pytest.skip("no seccomp here")
-    message, _ = attempt(zygote, DENIED[name])
+    message, _ = attempt(server, DENIED[name])
     assert re.match(r"PermissionError|OSError: \[Errno 1\]", message), message
 
 
-def test_what_the_filter_does_not_know_does_not_exist(zygote, layers):
+def test_what_the_filter_does_not_know_does_not_exist(server, layers):
     if "seccomp" not in layers:
         pytest.skip("no seccomp here")
-    assert "[Errno 38]" in attempt(zygote, call(100_000))[0]
-    assert "[Errno 38]" in attempt(zygote, call(435, 0, 0))[0]  # clone3: glibc then uses clone
+    assert "[Errno 38]" in attempt(server, call(100_000))[0]
+    assert "[Errno 38]" in attempt(server, call(435, 0, 0))[0]  # clone3: glibc then uses clone
 
 
 def test_numbers_of_system_calls_are_the_headers():
@@ -175,7 +176,7 @@ FORBIDDEN = {
     "everybody's temporary files": "os.listdir('/tmp')",
     "the processes": "os.listdir('/proc')",
     "the first process": "io.open('/proc/1/status')",
-    "the zygote's environment": "io.open(f'/proc/{os.getppid()}/environ')",
+    "the fork server's environment": "io.open(f'/proc/{os.getppid()}/environ')",
     "a file beside": "io.open({secret!r})",
     "the project": "io.open({project!r})",
     "the kernels of others": "os.listdir({cache!r})",
@@ -188,7 +189,7 @@ FORBIDDEN = {
 
 
 @pytest.mark.parametrize("name", FORBIDDEN)
-def test_files_of_others_stay_shut(name, zygote, layers, tmp_path, monkeypatch):
+def test_files_of_others_stay_shut(name, server, layers, tmp_path, monkeypatch):
     if "landlock" not in layers:
         pytest.skip("no Landlock here")
     (tmp_path / "secret").write_text(SECRET)
@@ -199,23 +200,23 @@ def test_files_of_others_stay_shut(name, zygote, layers, tmp_path, monkeypatch):
         "cache": str(tmp_path),
     }
     code = FORBIDDEN[name]
-    message, _ = attempt(zygote, code.format(**places) if "!r" in code else code)
+    message, _ = attempt(server, code.format(**places) if "!r" in code else code)
     if name == "a disk" and "FileNotFound" in message:
         pytest.skip("no such disk here")
     assert "PermissionError" in message, message
 
 
-def test_another_workers_scratch_is_shut(zygote, layers):
+def test_another_workers_scratch_is_shut(server, layers):
     if "landlock" not in layers:
         pytest.skip("no Landlock here")
-    other = zygote.fork(4.0)
+    other = server.fork(4.0)
     (other.scratch / "secret").write_text(SECRET)
-    message, _ = attempt(zygote, f"io.open({str(other.scratch / 'secret')!r})")
+    message, _ = attempt(server, f"io.open({str(other.scratch / 'secret')!r})")
     other.kill()
     assert "PermissionError" in message
 
 
-def test_what_honest_work_needs_is_open(zygote, layers):
+def test_what_honest_work_needs_is_open(server, layers):
     code = """
 import threading, torch, numpy, tempfile
 x = torch.rand(400, 400)
@@ -232,16 +233,16 @@ os.memfd_create("x"); os.getloadavg(); os.urandom(4); os.sched_setaffinity(0, os
 ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 1)()
 raise RuntimeError("all of it worked")
 """
-    message, log = attempt(zygote, code)
+    message, log = attempt(server, code)
     assert "all of it worked" in message, message
     assert "denied" not in log
 
 
-def test_what_is_written_is_seen_by_no_other_worker(zygote, layers):
+def test_what_is_written_is_seen_by_no_other_worker(server, layers):
     if "private_scratch" not in layers:
         pytest.skip("no mount namespace here")
     name = f"/dev/shm/passagent-test-{os.getpid()}"
-    worker = zygote.fork(4.0)
+    worker = server.fork(4.0)
     assert "written" in load(
         worker, f"io.open({name!r}, 'w').close(); io.open('x', 'w').close(); raise IOError('written')"
     )
@@ -259,34 +260,34 @@ FILLERS = {
 
 
 @pytest.mark.parametrize("name", FILLERS)
-def test_a_disk_is_not_filled(name, zygote, layers, monkeypatch):
+def test_a_disk_is_not_filled(name, server, layers, monkeypatch):
     if "private_scratch" not in layers:
         pytest.skip("no mount namespace here")
     monkeypatch.setattr(endings, "LIMITS", Limits(scratch=8 << 20, files=500))
-    assert "No space left on device" in attempt(zygote, FILLERS[name])[0]
+    assert "No space left on device" in attempt(server, FILLERS[name])[0]
 
 
-def test_no_descriptor_of_the_zygotes_is_inherited(zygote, layers):
+def test_no_descriptor_of_the_fork_servers_is_inherited(server, layers):
     code = """
 fds = [f"/proc/self/fd/{n}" for n in os.listdir("/proc/self/fd") if int(n) > 2]
 raise RuntimeError(repr([os.readlink(fd) for fd in fds if os.path.lexists(fd)]))
 """
-    message, _ = attempt(zygote, code)
+    message, _ = attempt(server, code)
     kept = re.findall(r"'([^']+)'", message)
     assert sum(name.startswith("socket:") for name in kept) == 1  # the channel
     assert not [name for name in kept if not re.match(r"socket:|/proc\b|/proc/", name)], kept
 
 
-def test_privileges_are_gone(zygote, layers):
-    message, _ = attempt(zygote, "raise RuntimeError(io.open('/proc/self/status').read())")
+def test_privileges_are_gone(server, layers):
+    message, _ = attempt(server, "raise RuntimeError(io.open('/proc/self/status').read())")
     assert re.search(r"CapEff:\s+0{16}\s", message)
     assert re.search(r"CapPrm:\s+0{16}\s", message)
     assert re.search(r"NoNewPrivs:\s+1\s", message)
     assert ("seccomp" not in layers) or re.search(r"Seccomp:\s+2\s", message)
 
 
-def test_a_trusted_worker_may_run_a_compiler(zygote):
-    worker = zygote.fork(4.0, sandboxed=False)
+def test_a_trusted_worker_may_run_a_compiler(server):
+    worker = server.fork(4.0, sandboxed=False)
     assert worker.protections == {}
     assert "cc ran" in load(
         worker, "import subprocess\nsubprocess.run(['true'], check=True)\nraise RuntimeError('cc ran')"
@@ -343,18 +344,18 @@ ENDS = {
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_how_a_worker_ended_is_named(name, zygote, monkeypatch):
+def test_how_a_worker_ended_is_named(name, server, monkeypatch):
     monkeypatch.setattr(endings, "LIMITS", Limits(file=4 << 20, cpu_s=1))
     code, status, words = ENDS[name]
     with pytest.raises(WorkerDied) as died:
-        attempt(zygote, code)
+        attempt(server, code)
     assert (died.value.status, died.value.killed_from_outside) == (status, False)
     assert words in died.value.describe()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_kill_from_outside_is_not_the_candidates_fault(number, zygote):
-    worker = zygote.fork(4.0)
+def test_a_kill_from_outside_is_not_the_candidates_fault(number, server):
+    worker = server.fork(4.0)
     os.kill(worker.pid, number)
     with pytest.raises(WorkerDied) as died:
         load(worker, "1")
@@ -368,10 +369,10 @@ def test_the_kernels_own_kill_for_memory_is_told_apart(monkeypatch):
     assert (died.status, died.killed_from_outside) == ("out_of_memory", False)
 
 
-def test_workers_end_with_their_zygote_and_another_takes_its_place(zygote):
-    worker, trusted = zygote.fork(4.0), zygote.fork(None, sandboxed=False)
-    scratch = zygote._scratch
-    os.kill(zygote._process.pid, signal.SIGKILL)
+def test_workers_end_with_their_fork_server_and_another_takes_its_place(server):
+    worker, trusted = server.fork(4.0), server.fork(None, sandboxed=False)
+    scratch = server._server.scratch
+    os.kill(server.pid, signal.SIGKILL)
     deadline = time.monotonic() + 60
     while not (_gone(worker.pid) and _gone(trusted.pid)):
         assert time.monotonic() < deadline
@@ -380,7 +381,7 @@ def test_workers_end_with_their_zygote_and_another_takes_its_place(zygote):
         with pytest.raises(WorkerDied) as died:
             load(one, "1")
         assert died.value.killed_from_outside
-    assert "ZeroDivisionError" in attempt(zygote, "1 // 0")[0]
+    assert "ZeroDivisionError" in attempt(server, "1 // 0")[0]
     assert not scratch.exists()
 
 

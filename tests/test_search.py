@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import tiny_search
 from test_store import add_node
+from tiny_search import shape
 
 from passagent.cli.commands import running
 from passagent.cli.commands.delivering import best as write_best
@@ -27,12 +28,18 @@ from passagent.search import candidates, finalists, remeasure, stop
 from passagent.search import session as session_module
 from passagent.search.controller import Outcome, search
 from passagent.search.finalists import Round, interval, is_settled, standing
-from passagent.search.islands import IslandView, expected_per_hour, gains_after
-from passagent.search.policies import choose_migrant, policy_of, why_none
+from passagent.search.islands import (
+    IslandView,
+    choose_migrant,
+    expected_per_hour,
+    gains_after,
+    policy_of,
+    why_none,
+)
 from passagent.search.run_files import redact, run_log
 from passagent.search.session import Session
 from passagent.search.setup import new_run, open_session
-from passagent.store import Store, bests, episodes, nodes, runs
+from passagent.store import Store, episodes, nodes, runs
 from passagent.tasks import load_task
 from passagent.view.run_summary import run_data, run_text
 
@@ -61,13 +68,6 @@ def open_tiny(store, task, *, model=None, evaluator=None, run=None, on_event=Non
 
 def finish(session: Session) -> Outcome:
     return asyncio.run(search(session))
-
-
-def shape(store, run_id) -> list[tuple]:
-    """The tree without ids and order in time."""
-    found = nodes.of_run(store, run_id)
-    number = {node.id: (episodes.get_episode(store, node.episode_id).number, node.call_id) for node in found}
-    return sorted((*number[n.id], str(number.get(n.parent_id)), n.candidate_key, n.as_score) for n in found)
 
 
 def test_a_run_makes_what_was_asked(store, task):
@@ -358,7 +358,7 @@ def test_migration_on_stagnation_has_a_reason(store, task):
     assert "island 1 (memory) has AS 1.800" in reason
     assert choose_migrant(store, run, 1, 6) is None
     episode = episodes.next_episode(store, run, 0)
-    episodes.set_parent(store, replace(episode, parent_id=best.id, migration=reason))
+    episodes.set_start(store, replace(episode, parent_id=best.id, migration=reason))
     assert choose_migrant(store, run, 0, 5) is None
     assert IslandView(store, run.id, 0).best().id == best.id
     lone = open_tiny(store, task, islands=1).run
@@ -369,7 +369,7 @@ def test_an_island_that_stagnates_starts_from_a_migrant(store, task):
     for seed in range(10):
         session = open_tiny(store, task, islands=2, iters=12, seed=seed, stagnation=1)
         finish(session)
-        moved = bests.list_migrations(store, session.run.id)
+        moved = episodes.list_migrations(store, session.run.id)
         for migration in moved:
             assert nodes.get_node(store, migration.node_id).island == migration.from_island
             assert migration.from_island != migration.to_island and "without a gain" in migration.reason
@@ -477,10 +477,19 @@ def five_rounds(monkeypatch):
         monkeypatch.setattr(module, "ROUNDS", 5)
 
 
-def test_finalists_are_measured_again_side_by_side(store, task, five_rounds):
-    session = open_tiny(store, task, evaluator=Lucky(), islands=2, iters=20, finalists=3)
+@pytest.fixture
+def compared(store, task, five_rounds):
+    """The session of a run that has ended with five rounds of its finalists."""
+    session = open_tiny(store, task, evaluator=Lucky(), **COMPARED)
     finish(session)
-    run = runs.get_run(store, session.run.id)
+    return session
+
+
+COMPARED = {"islands": 2, "iters": 20, "finalists": 3}
+
+
+def test_finalists_are_measured_again_side_by_side(store, compared):
+    session, run = compared, runs.get_run(store, compared.run.id)
     best_first = finalists.best_of_run(store, run.id, 3)[:3]
     rows = finalists.last_series(store, run.id)
     assert [row.series for row in rows] == [20] * 15
@@ -508,10 +517,8 @@ def test_finalists_are_measured_again_side_by_side(store, task, five_rounds):
     )
 
 
-def test_series_end_stores_each_finalists_rounds_as_one_evaluation(store, task, five_rounds):
-    settings = {"islands": 2, "iters": 20, "finalists": 3}
-    session = open_tiny(store, task, evaluator=Lucky(), **settings)
-    finish(session)
+def test_series_end_stores_each_finalists_rounds_as_one_evaluation(store, task, compared):
+    session = compared
     node_ids = {row.node_id for row in finalists.last_series(store, session.run.id)}
     assert len(node_ids) == 3
     for node in (nodes.get_node(store, node_id) for node_id in node_ids):
@@ -522,33 +529,20 @@ def test_series_end_stores_each_finalists_rounds_as_one_evaluation(store, task, 
         assert known.evaluation.as_low < mean < known.evaluation.as_high
         assert known.evaluation.protocol["rounds"] == 5
     stored = len(store.rows("SELECT id FROM evaluations"))
-    finish(open_tiny(store, task, evaluator=session.evaluator, run=session.run, **settings))
+    finish(open_tiny(store, task, evaluator=session.evaluator, run=session.run, **COMPARED))
     assert len(store.rows("SELECT id FROM evaluations")) == stored
 
 
-def test_best_and_summary_show_headline_and_table_of_the_same_rounds(
-    store, task, tmp_path, capsys, five_rounds
-):
-    session = open_tiny(store, task, evaluator=Lucky(), islands=2, iters=20, finalists=3)
-    finish(session)
-    run = runs.get_run(store, session.run.id)
+def test_best_and_summary_show_headline_and_table_of_the_same_rounds(store, compared, tmp_path, capsys):
+    run = runs.get_run(store, compared.run.id)
     mean = finalists.score_of(store, finalists.winner(store, run.id))
     data = run_data(store, run)["best"]
     assert data["as_score"] == pytest.approx(mean)
     assert data["graphs"][0]["speedup"]["e2e"] == data["gmean_speedup"] == pytest.approx(mean)
     text = run_text(store, run_data(store, run))
     assert "geometric means over 5 rounds beside other finalists" in text
-    write_best(
-        "last",
-        {
-            "out": str(tmp_path / "best"),
-            "runs_dir": str(store.runs_dir),
-            "force": False,
-            "standalone": False,
-            "format": "review",
-        },
-        True,
-    )
+    out = {"out": str(tmp_path / "best"), "runs_dir": str(store.runs_dir), "format": "review"}
+    write_best("last", out | {"force": False, "standalone": False}, True)
     assert json.loads(capsys.readouterr().out)["as_score"] == pytest.approx(mean)
     readme = (tmp_path / "best" / "README.md").read_text()
     assert readme.count(f"{mean:.3f} [") == 2, "the headline and the table's line"

@@ -19,7 +19,6 @@ from passagent.data.bench.measure import best_of_search
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.result import Candidate, Speedup
 from passagent.expert.expert_model import ExpertModel
-from passagent.search.islands import rank
 from passagent.search.setup import Parts, new_run, open_session
 from passagent.store import Store, episodes, nodes, runs
 from passagent.store.nodes import Node
@@ -66,7 +65,7 @@ def test_the_expert_s_seeds_are_there_before_the_first_episode(store, tmp_path):
     assert rows[1]["parent_id"] in {node.id for node in first}
     assert {node.canonical_key for node in second} - {node.canonical_key for node in first}
     # both islands start from the best seed, and the seeds are not counted as episodes
-    best = max([*first, *second], key=rank)
+    best = max([*first, *second], key=lambda node: node.rank)
     assert [row["parent_id"] for row in rows[2:4]] == [best.id, best.id]
     assert [island.episodes for island in runs.islands(store, run.id)] == [2, 2]
     assert runs.get_island(store, run.id, SEEDS).role == "seed"
@@ -223,7 +222,7 @@ def made_by_model_and_seed(store, task, tmp_path):  # noqa: F811
     finish(session)
     [seed] = tiny_search.nodes_of(store, session.run.id, 0)
     own = [node for node in nodes.of_run(store, session.run.id) if node.id != seed.id]
-    return session, seed, max(own, key=rank)
+    return session, seed, max(own, key=lambda node: node.rank)
 
 
 def test_runs_credit_the_model_with_its_own_and_name_the_seeds_origin(store, task, tmp_path, capsys, call):  # noqa: F811
@@ -235,17 +234,8 @@ def test_runs_credit_the_model_with_its_own_and_name_the_seeds_origin(store, tas
     assert f"{seed.as_score:.3f} (directory)" in call("runs", "--runs-dir", store.runs_dir)[1]
     text = run_text(store, run_data(store, run))
     assert f"best pass: node {seed.id}, a seed ({origin})," in text and f"1 ok ({origin})" in text
-    write_best(
-        run.id,
-        {
-            "out": str(tmp_path / "best"),
-            "runs_dir": str(store.runs_dir),
-            "force": False,
-            "standalone": False,
-            "format": "review",
-        },
-        True,
-    )
+    out = {"out": str(tmp_path / "best"), "runs_dir": str(store.runs_dir), "format": "review"}
+    write_best(run.id, out | {"force": False, "standalone": False}, True)
     assert f"It comes from `{origin}`, node {seed.id}" in (tmp_path / "best" / "README.md").read_text()
 
 
@@ -253,5 +243,5 @@ def test_bench_measures_the_best_that_the_model_made_and_no_copy_of_the_seed(sto
     session, seed, own = made_by_model_and_seed(store, task, tmp_path)
     found = best_of_search(store, task, session.config, None, None)
     assert asyncio.run(found) == (session.run.id, Candidate(nodes.get_files(store, own)))
-    store.execute("UPDATE nodes SET canonical_key = :key", {"key": seed.canonical_key})
+    store.execute("UPDATE nodes SET repeat_of = :seed WHERE id != :seed", {"seed": seed.id})
     assert asyncio.run(best_of_search(store, task, session.config, None, None))[1] is None

@@ -17,7 +17,7 @@ from passagent.evaluator.candidate import HELPER, MANIFEST, Candidate
 from passagent.kernels import cpp_kernel, plain
 from passagent.kernels.cpp import CTYPES
 from passagent.tasks import load_task
-from passagent.tasks.examples import examples
+from passagent.tasks.reader import examples
 
 WITHOUT_US = """
 import sys

@@ -4,14 +4,13 @@ import itertools
 import json
 import shutil
 
-import numpy as np
 import pytest
 import torch
 import torch.utils._pytree as pytree
 from torch.profiler import ProfilerActivity, profile
 
 from passagent.errors import UsageError
-from passagent.tasks import large_tensors, load_task
+from passagent.tasks import constraints, load_task
 from passagent.tasks.suites.forked_jobs import Answer, Jobs, Refused
 from passagent.tasks.suites.import_problems import RECORD, make_tasks, open_record
 from passagent.tasks.suites.import_problems import import_problems as run_import
@@ -105,7 +104,7 @@ CUTS = {
         plain("return x + 1", "return [torch.rand(rows, width)]") + "\nrows = 512; width = height = 16\n",
         1024,
         [(16, 16)],
-        "rows = 16; width = height = 16\n",
+        "rows = 16\nwidth = height = 16",
     ),
 }
 
@@ -202,11 +201,11 @@ def test_an_import_goes_on_where_it_ended(suite, tmp_path, monkeypatch):
     suite("2_Second", HEAD + "# changed")
     with (out / RECORD).open("a") as record:
         record.write('{"name": "level1_1_Fir')  # as a killed process leaves it
-    (out / ".level1_9.part").mkdir()
+    (out / ".level1_9.k1ll").mkdir()
     shutil.rmtree(out / "level1_1_First")
     list(run_import(found(), out, How()))
     assert sorted(asked[2:]) == ["level1_1_First", "level1_2_Second"]
-    assert not list(out.glob(".*.part")) and (out / "level1_1_First" / "graph_list.txt").is_file()
+    assert not list(out.glob(".*")) and (out / "level1_1_First" / "graph_list.txt").is_file()
     assert open_record(out).rows.keys() == {"level1_1_First", "level1_2_Second"}
 
 
@@ -246,9 +245,8 @@ def most_live_bytes(work):
 
 
 def on_host(value):
-    """Memory that is not torch's own: it is not counted among a device's."""
-    room = np.empty(value.numel() * value.itemsize, np.uint8)
-    return torch.from_numpy(room).view(value.dtype).view(value.shape)
+    """A copy in memory that is not torch's own: it is not counted among a device's."""
+    return torch.from_numpy(value.detach().numpy().copy())
 
 
 @pytest.mark.parametrize(
@@ -257,10 +255,10 @@ def on_host(value):
 )
 def test_few_tensors_of_a_large_input_are_on_the_device_at_a_time(suite, tmp_path, monkeypatch, body, most):
     monkeypatch.setattr("passagent.tasks.inputs.PART", 1 << 14)  # they are drawn on the host
-    monkeypatch.setattr(large_tensors, "LARGE", 1 << 20)
-    monkeypatch.setattr(large_tensors, "SLICE", 1 << 14)
-    monkeypatch.setattr(large_tensors, "CROWDED", ("cpu",))
-    monkeypatch.setattr(large_tensors, "host_memory", on_host)
+    monkeypatch.setattr(constraints, "LARGE", 1 << 20)
+    monkeypatch.setattr(constraints, "SLICE", 1 << 14)
+    monkeypatch.setattr(constraints, "CROWDED", ("cpu",))
+    monkeypatch.setattr(constraints, "in_host_memory", on_host)
     suite("1_Large", plain(body, "return [torch.rand(512, 4096)]"))
     monkeypatch.chdir(tmp_path)
     live, answer = most_live_bytes(lambda: make_tasks(payload_of(suite)))

@@ -41,7 +41,7 @@ def recording(target, name="graph", library=()):
     values = convolution().values[:4] if library else ()
     plan = Plan(inputs=inputs, values=values, steps=(), result=TupleArg(items=()), library=library)
     one = Pass(name="Fuse", file="Fuse.py", pattern=tuple(nodes), plans=(plan,))
-    calls = SubgraphCalls(name=name, calls=(Call(number=0, plan=0, arguments=()),))
+    calls = SubgraphCalls(name=name, calls=(Call(number=0, plan=0, nodes=("y",), arguments=()),))
     return Recording(device="cpu", passes=(one,), subgraphs=(calls,))
 
 

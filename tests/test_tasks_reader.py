@@ -7,12 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import tiny
 from hypothesis import given
 from hypothesis import strategies as st
 
 from passagent.errors import TaskError, UsageError
 from passagent.tasks import TensorMeta, load_task
 from passagent.tasks.meta import DTYPES, meta_source, read_meta
+from passagent.tasks.tasklist import find_tasks
 
 EXAMPLES = Path(__file__).parent.parent / "examples" / "tasks"
 LONG = "graphs/hf_subgraphs_v2/fusible_subgraphs/{}/{}/samples/timm/resnet/_decomposed/resnet_start3_end7_0"
@@ -37,20 +39,10 @@ def test_reads_a_real_task():
     assert task.operators == ("to", "mul", "sum", "sum", "clamp", "truediv", "cat")
     assert [subgraph.dtype for subgraph in task.subgraphs] == ["float32", "float16", "bfloat16"]
     mask, hidden = task.subgraphs[0].inputs
-    assert (mask.name, mask.shape, mask.dtype, mask.min_val, mask.max_val) == (
-        "in_0",
-        (1, 10, 1024),
-        "int64",
-        0,
-        1,
-    )
+    assert (mask.name, mask.shape, mask.dtype) == ("in_0", (1, 10, 1024), "int64")
+    assert (mask.min_val, mask.max_val) == (0, 1)
     assert (hidden.dtype, hidden.device, hidden.data) == ("float32", "cuda:0", None)
     assert len(task.subgraphs[0].graph_hash) == 64
-
-
-def test_a_subgraph_directory_is_a_task(subgraph):
-    task = load_task(subgraph)
-    assert [s.name for s in task.subgraphs] == ["subgraph"]
 
 
 def test_passnets_own_layout(tmp_path, subgraph):
@@ -71,7 +63,8 @@ def test_passnets_own_layout(tmp_path, subgraph):
     assert task.subgraphs[0].name.startswith("float16/0/")
 
 
-def test_names_of_paths_listed_twice_differ(tmp_path, subgraph):
+def test_names_of_subgraphs_differ_and_one_alone_is_a_task(tmp_path, subgraph):
+    assert [s.name for s in load_task(subgraph).subgraphs] == ["subgraph"]
     (tmp_path / "graph_list.txt").write_text("subgraph\nsubgraph\n")
     assert [s.name for s in load_task(tmp_path).subgraphs] == ["subgraph", "subgraph#2"]
 
@@ -129,15 +122,10 @@ def test_missing_and_empty_paths(tmp_path):
         load_task(tmp_path / "nowhere")
     with pytest.raises(UsageError, match=r"holds neither graph_list\.txt nor model\.py"):
         load_task(tmp_path)
-    (tmp_path / "graph_list.txt").write_text("\n\n")
-    with pytest.raises(TaskError, match="lists no subgraph"):
-        load_task(tmp_path)
-
-
-def test_a_listed_directory_is_missing(tmp_path, subgraph):
-    (tmp_path / "graph_list.txt").write_text("subgraph\n\ngone\n")
-    with pytest.raises(TaskError, match=r"graph_list\.txt:3: gone: no such directory"):
-        load_task(tmp_path)
+    for text, message in (("\n\n", "lists no subgraph"), ("\n\ngone\n", r"\.txt:3: gone: no such directory")):
+        (tmp_path / "graph_list.txt").write_text(text)
+        with pytest.raises(TaskError, match=message):
+            load_task(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -152,12 +140,7 @@ def test_a_listed_directory_is_missing(tmp_path, subgraph):
         ("weight_meta.py", "shape =", "form =", r"weight_meta\.py:1: .*has no 'shape'"),
         ("weight_meta.py", "[1, 10, 1024]", "[1, -10, 1024]", r"weight_meta\.py:4: .*'shape' must be"),
         ("weight_meta.py", "torch.int64", "torch.int65", r"weight_meta\.py:5: .*unknown dtype 'torch.int65'"),
-        (
-            "weight_meta.py",
-            "min_val = 0",
-            "min_val = open('x')",
-            r"weight_meta\.py:9: 'min_val' is not a literal",
-        ),
+        ("weight_meta.py", "min_val = 0", "min_val = open('x')", r"meta\.py:9: 'min_val' is not a literal"),
         ("weight_meta.py", "min_val = 0", "min_val = 2", r"min_val 2 is over max_val 1"),
         (
             "weight_meta.py",
@@ -173,6 +156,65 @@ def test_broken_files_are_named_in_one_line(subgraph, file, old, new, message):
     with pytest.raises(TaskError, match=message) as caught:
         load_task(subgraph)
     assert "\n" not in str(caught.value)
+
+
+def test_tasks_directories_globs_and_lists(tmp_path, monkeypatch):
+    for name in ("samples/a/1", "samples/a/2", "samples/b/3"):
+        tiny.write_task(tmp_path / name)
+    (tmp_path / "samples/README.md").write_text("no task")
+    (tmp_path / "sample_lists/eval").mkdir(parents=True)
+    listing = tmp_path / "sample_lists/eval/few.txt"
+    listing.write_text("# two of them\n\nsamples/b/3\n  samples/a/1  \nsamples/b/3\n")
+    table = tmp_path / "sample_lists/all.csv"
+    table.write_text("sample_path\nsamples/a/2\nsamples/a/1\n")
+    monkeypatch.chdir(tmp_path)
+
+    def names(*words: str, root: str | None = None) -> list[str]:
+        return [path.name for path in find_tasks(words, root)]
+
+    assert names("samples/a/2") == ["2"]
+    assert (
+        names("samples")
+        == names("samples/*")
+        == names("samples/*/*")
+        == names("**/samples")
+        == ["1", "2", "3"]
+    )
+    assert names("samples/b", "samples") == ["3", "1", "2"]
+    assert names("samples/a/1/graphs/g0_float32") == ["g0_float32"]
+    assert names("sample_lists/eval/few.txt") == names("sample_lists/eval/*.txt") == ["3", "1"]  # from here
+    assert names("sample_lists/all.csv") == ["2", "1"]
+    monkeypatch.chdir("/")
+    assert names(str(listing), root=str(tmp_path)) == ["3", "1"]
+    (tmp_path / "here.txt").write_text(f"samples/a/2\n{tmp_path}/samples/a/1\n")
+    assert names(str(tmp_path / "here.txt")) == ["2", "1"]  # from the list's own directory; absolute
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("task1\n\ntask9\n", "list.txt:3: task9: no such directory"),
+        ("# none\n", "list.txt: lists no task"),
+        ("empty\n", "list.txt:1: empty: holds neither graph_list.txt nor model.py"),
+        (b"\xff\xfe", "list.txt: not a readable sample list: is not UTF-8 text"),
+    ],
+)
+def test_mistakes_in_a_list(tmp_path, content, told):
+    tiny.write_task(tmp_path / "task1")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "list.txt").write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(UsageError) as raised:
+        find_tasks([str(tmp_path / "list.txt")])
+    assert told in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_links_are_followed_once(tmp_path):
+    tiny.write_task(tmp_path / "real/1")
+    (tmp_path / "samples").mkdir()
+    (tmp_path / "samples/linked").symlink_to(tmp_path / "real")
+    (tmp_path / "samples/round").symlink_to(tmp_path / "samples")
+    assert [path.name for path in find_tasks([str(tmp_path / "samples"), str(tmp_path / "real/1")])] == ["1"]
 
 
 numbers = st.none() | st.integers(-5, 5) | st.floats(width=32)

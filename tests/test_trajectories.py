@@ -17,7 +17,7 @@ from passagent.errors import UsageError
 from passagent.models.scripted import ReplayModel, ScriptedModel, calling
 from passagent.models.types import LENGTH, Message, Reply, Usage, assistant
 from passagent.search.setup import Parts
-from passagent.store import Store, blobs, nodes, runs
+from passagent.store import Store, nodes, runs
 from passagent.store.trajectories import (
     FORMAT,
     Call,
@@ -72,7 +72,7 @@ def test_an_episode_is_shown_whole(tmp_path: Path, capsys: pytest.CaptureFixture
         assert [(n.node, n.status, n.as_score) for n in found.nodes] == [
             (n.id, n.status, n.as_score) for n in made
         ]
-        assert blobs.get(store, found.nodes[0].files) == nodes.get_files(store, made[0])
+        assert store.get_files(found.nodes[0].files) == nodes.get_files(store, made[0])
         with pytest.raises(UsageError, match="has no episode 9; it has 1 to 4"):
             find_episode(store, run, 9)
 

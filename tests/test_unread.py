@@ -39,5 +39,5 @@ def test_bytes_that_no_operator_reads_are_counted(case: str, tmp_path: Path) -> 
 
     write_subgraph(tmp_path / "t", [4, 64])
     (subgraph,) = load_task(tmp_path / "t").subgraphs
-    nodes = dump_graph(fx.symbolic_trace(Module()))
+    nodes = dump_graph(fx.symbolic_trace(Module()).graph)
     assert unread_bytes(nodes, [0, 1], subgraph) == 4 * unread * 4

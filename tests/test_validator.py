@@ -14,8 +14,10 @@ from test_search import finish, open_tiny, store, task  # noqa: F401
 from wire_server import Said, WireServer
 
 from passagent.agent.observe import observation, opinion_line
+from passagent.agent.structured import read_answer
 from passagent.agent.validator import (
     THRESHOLD,
+    TOOL,
     Opinion,
     Verdict,
     ask,
@@ -23,10 +25,9 @@ from passagent.agent.validator import (
     bare_modules,
     open_validator,
     prompt,
-    read,
     with_opinion,
 )
-from passagent.config import EvaluatorConfig, ValidatorConfig, load_config
+from passagent.config import ValidatorConfig, load_config
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.timing import timing
@@ -123,16 +124,12 @@ def test_the_prompt_holds_graph_and_kernel(tmp_path):
     ],
 )
 def test_a_verdict_is_read(message, likelihood, reasons):
-    assert read(message) == Verdict(likelihood=likelihood, reasons=reasons)
+    assert read_answer(message, TOOL, Verdict) == Verdict(likelihood=likelihood, reasons=reasons)
 
 
 @pytest.mark.parametrize(
     "message",
     [
-        assistant("It is fine."),
-        calling(("verdict", '{"likelihood": 0.1')),
-        calling(("verdict", "0.1")),
-        calling(("other", '{"likelihood": 0.1, "reasons": []}')),
         said(1.5),
         said("0.4"),
         calling(("verdict", '{"likelihood": NaN, "reasons": []}')),
@@ -140,8 +137,8 @@ def test_a_verdict_is_read(message, likelihood, reasons):
     ],
 )
 def test_what_is_no_verdict(message):
-    with pytest.raises(ValueError, match=r"likelihood|JSON|reasons"):
-        read(message)
+    with pytest.raises(ValueError, match=r"likelihood|reasons"):
+        read_answer(message, TOOL, Verdict)
 
 
 def asked(replies, config=ON, tmp_path=None):
@@ -195,7 +192,7 @@ def opinion_of(likelihood: float | None, config: ValidatorConfig) -> Opinion:
 @pytest.mark.parametrize(("likelihood", "flagged"), [(0.5, False), (0.51, True), (0.0, False), (None, False)])
 def test_a_flag_changes_nothing_else(likelihood, flagged):
     before = ok_evaluation()
-    after = with_opinion(before, opinion_of(likelihood, ON), EvaluatorConfig())
+    after = with_opinion(before, opinion_of(likelihood, ON))
     assert after.validator["flagged"] is flagged
     assert after.model_copy(update={"validator": None}) == before
     text = observation(after)
@@ -206,8 +203,8 @@ def test_a_flag_changes_nothing_else(likelihood, flagged):
 def test_a_decisive_validator_refuses_what_it_flags():
     config = ON.model_copy(update={"decisive": True})
     before = ok_evaluation()
-    assert with_opinion(before, opinion_of(0.5, config), EvaluatorConfig()).status == "ok"
-    after = with_opinion(before, opinion_of(0.9, config), EvaluatorConfig())
+    assert with_opinion(before, opinion_of(0.5, config)).status == "ok"
+    after = with_opinion(before, opinion_of(0.9, config))
     assert (after.status, after.as_score, set(after.es.values())) == ("refused", 0.1, {0.1})
     assert [v.rule for v in after.violations] == ["validator"]
     assert {graph.status for graph in after.graphs} == {"refused"}

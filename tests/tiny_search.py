@@ -24,6 +24,7 @@ from passagent.sandbox.environment import evaluator_version
 from passagent.store import Store, evaluations, nodes
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
+from passagent.store.runs import Run, create_run
 
 TASK_MODEL = """import torch
 
@@ -217,6 +218,34 @@ if __name__ == "__main__":
     from passagent.cli import guarded
 
     guarded(program)
+
+
+def make_run(store: Store, **values: object) -> Run:
+    """A run of nothing, stored."""
+    columns = {
+        "task": "t", "task_path": "/t", "task_key": "k", "model": "m", "device": "cpu", "seed": 1, "iters": 4,
+        "config": "{}", "version": "0",
+    }  # fmt: skip
+    return create_run(store, roles=["fusion", "memory"], operators=["add"], **(columns | values))
+
+
+def shape(store: Store, run_id: str) -> list[tuple[object, ...]]:
+    """The tree by episode and place in it: no ids, no times, nothing of who was faster."""
+    made = nodes.of_run(store, run_id)
+    migrations = {episode.id: episode.migration or "" for episode in all_episodes(store, run_id)}
+    names = {node.id: (node.number, node.call_id) for node in made}
+    return sorted(
+        (
+            *names[node.id],
+            names.get(node.parent_id or 0, ()),
+            migrations[node.episode_id],
+            node.island,
+            node.candidate_key,
+            node.status or "",
+            node.as_score or 0.0,
+        )
+        for node in made
+    )
 
 
 def episode_of(store: Store, run_id: str, number: int) -> Episode:

@@ -8,7 +8,7 @@ from pathlib import Path
 import tiny
 from datasets import load_dataset
 
-from passagent.data.export.formats.parquet import write_parquet
+from passagent.data.export.writing import write_parquet
 
 
 def main(files: list[Path]) -> None:

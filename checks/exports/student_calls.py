@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples/distill")
 import serve
 
 from passagent.config import ModelConfig
-from passagent.models.http import open_openai
+from passagent.models import open_model
 
 ARGUMENTS = {"command": "view", "path": "task"}
 SAID = f"""<think>
@@ -47,7 +47,7 @@ class Scripted:
 
 async def ask(address, stream):
     """Two replies, the second to a conversation that holds the first."""
-    model = open_openai(ModelConfig(name="openai/student", base_url=address, stream=stream))
+    model = open_model(ModelConfig(name="openai/student", base_url=address, stream=stream))
     messages = [{"role": "user", "content": "Begin."}]
     for _ in range(2):
         reply = await model.complete(messages, [])

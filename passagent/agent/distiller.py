@@ -83,13 +83,8 @@ async def ask(
     model: Model, improvement: Improvement, save: Save = lambda reply, hint: None
 ) -> LearnedHint | None:
     """Return the model's hint; None after a second malformed reply. Raises what the model raises."""
-
-    def save_hint(reply: Reply, answer: LearnedHint | ValueError | None) -> None:
-        save(reply, answer if isinstance(answer, LearnedHint) else None)
-
     question = (prompt(improvement), TOOL)
-    hint = await structured.ask(model, question, partial(read, improvement), save_hint)
-    return hint if isinstance(hint, LearnedHint) else None
+    return await structured.ask(model, question, partial(read, improvement), lambda error: None, save)
 
 
 def prompt(improvement: Improvement) -> str:

@@ -9,12 +9,12 @@ message's data.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any
 
 from passagent.agent.tokens import CHARACTERS, cut_middle
-from passagent.evaluator.result import Evaluation, GraphResult, Mismatch, Status, Violation
+from passagent.evaluator.result import Evaluation, GraphResult, Mismatch, Speedup, Status, Violation
 from passagent.experience.failure import excerpts, mismatch_text
 
 MAX_LEFT = 30
@@ -62,7 +62,9 @@ def observation(
     parts = [f"stage reached: {stage}", _counts(graphs)]
     if evaluation.error and evaluation.error not in [graph.error for graph in graphs]:
         parts.append(_quoted(evaluation.error, sources, MAX_ERROR))
-    parts += [_violation_lines(evaluation, sources)] if evaluation.violations else []
+    if evaluation.violations:
+        parts.append("integrity violations (each scores as a failure at every t):")
+        parts.append(violations_text(evaluation.violations, sources))
     parts += failures(graphs, sources)
     parts += _idle_passes(graphs)
     parts += _loose(graphs)
@@ -102,33 +104,23 @@ def opinion_line(validator: Mapping[str, Any]) -> str:
 
 
 def _counts(graphs: list[GraphResult]) -> str:
-    by_status: dict[str, int] = defaultdict(int)
-    for graph in graphs:
-        by_status[graph.status] += 1
-    counts = ", ".join(f"{number} {status}" for status, number in sorted(by_status.items()))
-    rewritten = [g for g in graphs if g.matches]
+    """`graphs: 3 ok; rewritten: 2 of 3, operators 9 -> 3 (left: dropout)`; its passes are not left over."""
+    counts = Counter(graph.status for graph in graphs)
+    text = f"graphs: {', '.join(f'{number} {status}' for status, number in sorted(counts.items()))}"
+    rewritten = [graph for graph in graphs if graph.matches]
     if not rewritten:
-        return f"graphs: {counts}" if graphs else ""
-    operators = _span(rewritten)
-    return f"graphs: {counts}; rewritten: {len(rewritten)} of {len(graphs)}, operators {operators}"
-
-
-def _span(graphs: list[GraphResult]) -> str:
-    """`9 -> 3 (left: dropout)` for each way in which graphs were rewritten; its passes are not left over."""
-    others = [tuple(n for n in g.left if n not in {*g.applied, "getitem"}) for g in graphs]
-    pairs = zip(graphs, others, strict=True)
-    distinct = sorted({(g.nodes_before, g.nodes_after, names) for g, names in pairs})
-    spans = []
-    for before, after, names in distinct[:4]:
+        return text if graphs else ""
+    spans: set[tuple[int, int, tuple[str, ...]]] = set()
+    for graph in rewritten:
+        names = tuple(name for name in graph.left if name not in {*graph.applied, "getitem"})
+        spans.add((graph.nodes_before, graph.nodes_after, names))
+    lines = []
+    for before, after, names in sorted(spans)[:4]:
         more = ", ..." if len(names) > MAX_LEFT else ""
         named = f" (left: {', '.join(names[:MAX_LEFT])}{more})" if names else ""
-        spans.append(f"{before} -> {after}{named}")
-    return ", ".join(spans) + (", ..." if len(distinct) > 4 else "")
-
-
-def _violation_lines(evaluation: Evaluation, sources: Mapping[str, str]) -> str:
-    title = "integrity violations (each scores as a failure at every t):\n"
-    return title + violations_text(evaluation.violations, sources)
+        lines.append(f"{before} -> {after}{named}")
+    operators = ", ".join(lines + ["..."] * (len(spans) > 4))
+    return f"{text}; rewritten: {len(rewritten)} of {len(graphs)}, operators {operators}"
 
 
 def why_unrecorded(evaluation: Evaluation, sources: Mapping[str, str]) -> str:
@@ -184,12 +176,8 @@ def _worst_of(members: list[GraphResult]) -> str:
 def _what(graph: GraphResult) -> str:
     """Name what failed, equally for equal failures; empty for wrong results, which all differ."""
     if graph.status in ("mismatch", "refused") and graph.mismatches and not graph.matches:
-        return "\n".join(
-            [
-                *(mismatch_text(mismatch, {}) for mismatch in graph.mismatches),
-                *([graph.error] if graph.error else []),
-            ]
-        )
+        lines = [mismatch_text(mismatch, {}) for mismatch in graph.mismatches]
+        return "\n".join([*lines, *([graph.error] if graph.error else [])])
     if graph.status == "wrong_result" and graph.worst is not None and not graph.error:
         return ""
     return graph.error or "(no message)"
@@ -209,14 +197,10 @@ def _where(members: list[GraphResult]) -> str:
 def _worst(graph: GraphResult) -> str:
     difference = "" if graph.max_abs_diff is None else f"; largest difference {graph.max_abs_diff:.3g}"
     credit = "" if graph.passes_from_t is None else " (full credit needs t <= -5)"
-    return f"{graph.worst_element}{credit}{difference}{_against_float64(graph)}"
-
-
-def _against_float64(graph: GraphResult) -> str:
     error, eager = graph.float64_error, graph.eager_float64_error
-    if error is None or eager is None:
-        return ""
-    return f"; relative error against float64 {error:.2g}, eager's own {eager:.2g}"
+    if error is not None and eager is not None:
+        difference += f"; relative error against float64 {error:.2g}, eager's own {eager:.2g}"
+    return f"{graph.worst_element}{credit}{difference}"
 
 
 def _idle_passes(graphs: list[GraphResult]) -> list[str]:
@@ -252,23 +236,22 @@ def _speedups(graphs: list[GraphResult]) -> list[str]:
     if not timed:
         return []
     timed.sort(key=lambda pair: pair[0])
-    rows = [_row(speedup, g) for speedup, g in timed[:MAX_ROWS]]
+    rows = [_row(g.speedup, g) for _, g in timed[:MAX_ROWS] if g.speedup is not None]
     if len(timed) > MAX_ROWS:
         rows.append(f"  ... {len(timed) - MAX_ROWS} more ...")
     has_interval = any(g.speedup is not None and g.speedup.low is not None for _, g in timed)
-    title = f"speedup over eager{' [95% interval]' if has_interval else ''}, slowest first:"
-    return [title, *rows]
+    return [f"speedup over eager{' [95% interval]' if has_interval else ''}, slowest first:", *rows]
 
 
-def _row(speedup: float, graph: GraphResult) -> str:
+def _row(speedup: Speedup, graph: GraphResult) -> str:
+    interval = (
+        "" if speedup.low is None or speedup.high is None else f" [{speedup.low:.3f}, {speedup.high:.3f}]"
+    )
     times = f"{_us(graph.eager_ms)} -> {_us(graph.compiled_ms)} us"
-    device = graph.speedup.device if graph.speedup else None
-    on_device = "" if device is None else f", kernels alone {device:.2f}x"
+    on_device = "" if speedup.device is None else f", kernels alone {speedup.device:.2f}x"
     noisy = ", unstable timing" if graph.unstable else ""
     paced = f", stated for eager at {_us(graph.pace_ms)} us" if graph.pace_ms else ""
-    low, high = (graph.speedup.low, graph.speedup.high) if graph.speedup else (None, None)
-    interval = f" [{low:.3f}, {high:.3f}]" if low is not None and high is not None else ""
-    return f"  {speedup:.3f}x{interval}  {times}{on_device}{noisy}{paced}  {graph.name} ({graph.dtype})"
+    return f"  {speedup.e2e:.3f}x{interval}  {times}{on_device}{noisy}{paced}  {graph.name} ({graph.dtype})"
 
 
 def _us(milliseconds: float | None) -> str:

@@ -22,34 +22,35 @@ async def ask(
     model: Model,
     question: tuple[str, ToolSpec],
     read: Callable[[Message], T],
-    save: Callable[[Reply, T | ValueError | None], None],
-) -> T | ValueError:
+    give_up: Callable[[ValueError], T],
+    save: Callable[[Reply, T | None], None],
+) -> T:
     """Ask a `question`, a prompt and the tool that answers it, and return the answer.
 
-    `read` raises ValueError with what is wrong with a reply. A malformed one is asked for once again; the
-    second one's error is the answer. `save` is called with each reply, and the answer once there is one.
-    Raises what the model raises.
+    `read` raises ValueError with what is wrong with a reply. A malformed one is asked for once again; what
+    `give_up` makes of the second one's error is the answer. `save` is called with each reply, and the answer
+    once there is one; it returns when both are safe. Raises what the model raises.
     """
     prompt, tool = question
     messages: list[Message] = [{"role": "user", "content": prompt}]
-    while True:
+    reply = await model.complete(messages, [tool])
+    try:
+        answer = read(reply.message)
+    except ValueError as error:
+        save(reply, None)
+        text = AGAIN.format(reason=error, name=tool.name)
+        results = [
+            {"role": "tool", "tool_call_id": call["id"], "name": call["name"], "content": text}
+            for call in reply.message["tool_calls"]
+        ]
+        messages += [reply.message, *(results or [{"role": "user", "content": text}])]
         reply = await model.complete(messages, [tool])
-        answer: T | ValueError
         try:
             answer = read(reply.message)
-        except ValueError as error:
-            answer = error
-            if len(messages) == 1:
-                save(reply, None)
-                text = AGAIN.format(reason=error, name=tool.name)
-                results = [
-                    {"role": "tool", "tool_call_id": call["id"], "name": call["name"], "content": text}
-                    for call in reply.message["tool_calls"]
-                ]
-                messages += [reply.message, *(results or [{"role": "user", "content": text}])]
-                continue
-        save(reply, answer)
-        return answer
+        except ValueError as second_error:
+            answer = give_up(second_error)
+    save(reply, answer)
+    return answer
 
 
 def read_answer(message: Message, tool: ToolSpec, kind: type[B], **fields: Any) -> B:

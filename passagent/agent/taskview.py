@@ -12,7 +12,7 @@ import os
 import re
 import statistics
 import textwrap
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,28 +44,13 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Row:
-    """Graphs with the same source and shapes."""
-
-    label: str
-    inputs: str
-    """Such as `in_0 T[64, 1], in_1 int64[2]`; T is the graph's own dtype."""
-    dtypes: str
-    largest: str
-    """Size of the largest input."""
-    outputs: str
-    """Such as `T[64, 1]; int64[4, 2] strides (1, 4)`; strides where an output is not contiguous."""
-    eager: str
-    """Eager's time for each dtype, such as `float32 12 us, float16 30 us`."""
-
-
-@dataclass(frozen=True)
 class TaskView:
     """The data of the task template; `more_*` count what is left out."""
 
     variants: list[Variant]
     more_variants: int
-    rows: list[Row]
+    rows: list[str]
+    """Graphs with the same source and shapes: a row of the table each."""
     more_rows: int
 
 
@@ -82,18 +67,20 @@ def view_task(task: Task, budget: int, eager: tuple[EagerGraph, ...] = ()) -> Ta
     first = next(iter(by_source))
     variants, labels = [], {}
     for index, (source, graphs) in enumerate(by_source.items()):
-        labels[source] = _label(index)
+        labels[source] = chr(ord("A") + index) if index < 26 else f"V{index}"
         changed = _changed_lines(first, source) if index else None
         text = source if changed is None else changed
         where = graphs[0].path.relative_to(task.path).as_posix()
         file = "task/model.py" if where == "." else f"task/{where}/model.py"
         text = text if index else cut_end(text, budget * 2 // 3, f"; view {file}")
-        operators = _operators(graphs[0], measured.get(graphs[0].name))
-        variants.append(Variant(_label(index), text, changed is not None, len(graphs), file, operators))
+        facts = measured.get(graphs[0].name)
+        forward = find_forward(graphs[0].source, graphs[0].path / "model.py")
+        operators = facts.operators if facts else operator_names(forward)
+        variants.append(Variant(labels[source], text, changed is not None, len(graphs), file, operators))
     count = max(1, fit(variants[:MAX_VARIANTS], lambda variant: variant.text, budget * 2 // 3))
     rest = budget - sum(tokens(variant.text) for variant in variants[:count])
     rows = _rows(task, labels, measured)
-    shown_rows = fit(rows[:MAX_ROWS], lambda row: row.inputs + row.dtypes + row.outputs + row.eager, rest)
+    shown_rows = fit(rows[:MAX_ROWS], str, rest)
     return TaskView(variants[:count], len(variants) - count, rows[:shown_rows], len(rows) - shown_rows)
 
 
@@ -114,23 +101,19 @@ def _changed_lines(first: str, other: str) -> str | None:
     return "\n".join(changed) if len(old) == len(new) and len(changed) <= len(new) // 2 else None
 
 
-def _operators(graph: Subgraph, measured: EagerGraph | None) -> tuple[str, ...]:
-    if measured is not None:
-        return measured.operators
-    return operator_names(find_forward(graph.source, graph.path / "model.py"))
-
-
-def _rows(task: Task, labels: dict[str, str], measured: dict[str, EagerGraph]) -> list[Row]:
+def _rows(task: Task, labels: dict[str, str], measured: dict[str, EagerGraph]) -> list[str]:
+    """Return `| source | inputs | dtypes | elements of the largest | outputs | eager |` for each."""
     groups: dict[tuple[str, str, str], list[Subgraph]] = defaultdict(list)
     for graph in task.subgraphs:
         outputs = _outputs(graph, measured.get(graph.name))
         groups[(labels[forward_source(graph.source)], _inputs(graph), outputs)].append(graph)
     rows = []
     for (label, inputs, outputs), graphs in groups.items():
-        counts = {graph.dtype: sum(g.dtype == graph.dtype for g in graphs) for graph in graphs}
+        counts = Counter(graph.dtype for graph in graphs)
         dtypes = ", ".join(name + (f" (x {n})" if n > 1 else "") for name, n in counts.items())
         largest = max((meta.numel for meta in graphs[0].inputs if not meta.is_python_scalar), default=0)
-        rows.append(Row(label, inputs, dtypes, _count(largest), outputs, _times(graphs, measured)))
+        columns = (label, inputs, dtypes, f"{largest:,}", outputs, _times(graphs, measured))
+        rows.append(f"| {' | '.join(columns)} |")
     return rows
 
 
@@ -174,16 +157,6 @@ def _inputs(graph: Subgraph) -> str:
             dtype = "T" if meta.dtype == graph.dtype else meta.dtype
             texts.append(f"{meta.name} {dtype}{list(meta.shape)}")
     return ", ".join(texts)
-
-
-def _count(elements: int) -> str:
-    if elements >= 1_000_000:
-        return f"{elements / 1e6:.1f} M"
-    return f"{elements / 1e3:.1f} k" if elements >= 1000 else str(elements)
-
-
-def _label(index: int) -> str:
-    return chr(ord("A") + index) if index < 26 else f"V{index}"
 
 
 _GPUS = {
@@ -235,7 +208,9 @@ def _gpu(device_name: str) -> list[str]:
 
 def _cpu(threads: int | None) -> list[str]:
     cores = len(os.sched_getaffinity(0))
-    flags = set(_cpu_flags())
+    info = Path("/proc/cpuinfo")
+    line = re.search(r"^(?:flags|Features)\s*:(.*)$", info.read_text(), re.M) if info.exists() else None
+    flags = line.group(1).split() if line else []
     vectors = [name for flag, name in _VECTORS.items() if flag in flags]
     return [
         f"OpenMP threads in a timed call, eager's and yours: {threads or 'unknown'} (omp_get_max_threads() "
@@ -252,23 +227,13 @@ def _measured(machine: Machine | None) -> list[str]:
         return ["bandwidth and cost of a launch on this machine: unknown (not measured)"]
     counts = machine.copy_threads or (0,) * len(machine.bandwidths)
     rates = ", ".join(
-        f"{rate / 1e9:.3g} GB/s at {_bytes(size)}{f' with threads: {count}' if count else ''}"
+        f"{rate / 1e9:.3g} GB/s at {size >> 20} MiB{f' with threads: {count}' if count else ''}"
         for (size, rate), count in zip(machine.bandwidths, counts, strict=True)
     )
     return [
         f"bandwidth of a copy, read and written bytes together: {rates} (measured here)",
         f"issuing one eager operator: {machine.issue_s * 1e6:.2g} us (measured here)",
     ]
-
-
-def _bytes(size: int) -> str:
-    return f"{size // 2**20} MiB" if size >= 2**20 else f"{size // 2**10} KiB"
-
-
-def _cpu_flags() -> list[str]:
-    info = Path("/proc/cpuinfo")
-    line = re.search(r"^(?:flags|Features)\s*:(.*)$", info.read_text(), re.M) if info.exists() else None
-    return line.group(1).split() if line else []
 
 
 def _caches() -> str:

@@ -97,82 +97,63 @@ def fold(messages: list[Message], budget: int, overhead: int = 0) -> Sent:
     """
     folded = _Folded(messages, overhead)
     for end, message in enumerate(messages, 1):
-        folded.add(message)
         if message["role"] == "assistant":
-            folded.correct(message)
+            folded.correct(end)
         elif end == len(messages) or messages[end]["role"] == "assistant":  # a request was sent here
             folded.shrink(end, budget)
-    return folded.sent()
+    sent = [folded.short.get(index, message) for index, message in enumerate(messages)]
+    if folded.note:
+        sent[folded.dropped.start : folded.dropped.stop] = [folded.note]
+    return Sent(sent, int(folded.total(len(messages))))
 
 
 class _Folded:
-    """The messages and their short forms; it grows as the conversation is gone through."""
+    """The messages and their short forms, as far as the conversation has been gone through."""
 
     def __init__(self, messages: list[Message], overhead: int) -> None:
-        self.messages, self.estimate, self.ratio = messages, overhead, 1.0
+        self.messages, self.overhead, self.ratio = messages, overhead, 1.0
         self.short: dict[int, Message] = {}
         """Short forms, by the place of the message."""
         self.dropped = range(0)
         """Messages that are left out, with `note` in their place."""
         self.note: Message | None = None
-        self.sizes: list[int] = []
+        self.sizes = [message_tokens(message) for message in messages]
 
-    @property
-    def total(self) -> float:
-        return self.estimate * self.ratio
+    def total(self, end: int) -> float:
+        """The estimate for a request of the first `end` messages."""
+        note = message_tokens(self.note) if self.note else 0
+        sizes = (self.sizes[index] for index in range(end) if index not in self.dropped)
+        return (self.overhead + note + sum(sizes)) * self.ratio
 
-    def add(self, message: Message) -> None:
-        self.sizes.append(message_tokens(message))
-        self.estimate += self.sizes[-1]
-
-    def correct(self, reply: Message) -> None:
-        """Learn from the server's count of the request that `reply`, the newest message, answered."""
-        counted, estimated = reply.get("input_tokens"), self.estimate - self.sizes[-1]
+    def correct(self, end: int) -> None:
+        """Learn from the server's count of the request that the last of `end` messages answered."""
+        counted, estimated = self.messages[end - 1].get("input_tokens"), self.total(end - 1) / self.ratio
         if isinstance(counted, int) and PLAUSIBLE[0] <= counted / max(estimated, 1) <= PLAUSIBLE[1]:
             self.ratio = counted / estimated
 
     def shrink(self, end: int, budget: int) -> None:
         """Fold what may be of the first `end` messages if they are more than `budget`."""
-        if self.total <= budget:
+        if self.total(end) <= budget:
             return
         goal, so_far = budget * FOLD_TO, self.messages[:end]
         results = [index for index, message in enumerate(so_far) if _is_result(message)]
-        spared = {*results[-NEWEST:], _best(so_far), _last_error(so_far)}
+        spared = {*results[-NEWEST:], _best(so_far), _last_error(so_far), *self.short, *self.dropped}
         for index in results:
-            if self.total <= goal:
+            if self.total(end) <= goal:
                 return
-            is_long = len(so_far[index]["content"]) > MIN_CHARS
-            if is_long and index not in spared and index not in self.short and index not in self.dropped:
+            if len(so_far[index]["content"]) > MIN_CHARS and index not in spared:
                 self.short[index] = _short_result(so_far[index])
-                self._resize(index, message_tokens(self.short[index]))
-        if self.total > budget:
-            self._drop(so_far, goal)
-
-    def sent(self) -> Sent:
-        messages = [self.short.get(index, message) for index, message in enumerate(self.messages)]
-        if self.note:
-            messages[self.dropped.start : self.dropped.stop] = [self.note]
-        return Sent(messages, int(self.total))
-
-    def _drop(self, so_far: list[Message], goal: float) -> None:
-        """Leave out the oldest exchanges until `goal` is met or only the newest are left."""
+                self.sizes[index] = message_tokens(self.short[index])
+        if self.total(end) <= budget:
+            return
         starts = [index for index, message in enumerate(so_far) if message["role"] == "assistant"]
-        for stop in starts[1 : len(starts) - NEWEST + 1]:
+        for stop in starts[1 : len(starts) - NEWEST + 1]:  # leave out the oldest exchanges
             needs_raw = any(message.get("raw") for message in so_far[starts[0] : stop])
-            if stop <= self.dropped.stop or (needs_raw and not so_far[stop].get("raw")):
-                continue
-            if self.total <= goal:
-                return
-            for index in range(max(starts[0], self.dropped.stop), stop):
-                self._resize(index, 0)
-            self.estimate -= message_tokens(self.note) if self.note else 0
-            self.dropped = range(starts[0], stop)
-            self.note = _note(self.dropped, so_far)
-            self.estimate += message_tokens(self.note)
-
-    def _resize(self, index: int, size: int) -> None:
-        self.estimate += size - self.sizes[index]
-        self.sizes[index] = size
+            if stop > self.dropped.stop and (so_far[stop].get("raw") or not needs_raw):
+                if self.total(end) <= goal:
+                    return
+                self.dropped = range(starts[0], stop)
+                self.note = _note(self.dropped, so_far)
 
 
 def _evaluation(message: Message) -> dict[str, Any]:

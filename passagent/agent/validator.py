@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from passagent.agent import structured
 from passagent.agent.structured import read_answer, render
-from passagent.config import Config, EvaluatorConfig, ValidatorConfig
+from passagent.config import Config, ValidatorConfig
 from passagent.errors import UsageError
 from passagent.evaluator.fleet.opening import environment_key
 from passagent.evaluator.result import Candidate, Evaluation, Violation
@@ -99,10 +99,7 @@ async def ask(
     Raises what the model raises.
     """
 
-    def opinion(answer: Verdict | ValueError) -> Opinion:
-        likelihood, reasons = None, [f"no verdict: {answer}"]
-        if isinstance(answer, Verdict):
-            likelihood, reasons = answer.likelihood, answer.reasons
+    def opinion(likelihood: float | None, reasons: list[str]) -> Opinion:
         return Opinion(
             likelihood=likelihood,
             reasons=[" ".join(reason.split())[:MAX_REASON] for reason in reasons[:MAX_REASONS]],
@@ -111,11 +108,14 @@ async def ask(
             decisive=config.decisive,
         )
 
-    def save_opinion(reply: Reply, answer: Verdict | ValueError | None) -> None:
-        save(reply, None if answer is None else opinion(answer))
+    def read(message: Message) -> Opinion:
+        verdict = read_answer(message, TOOL, Verdict)
+        return opinion(verdict.likelihood, verdict.reasons)
 
-    question = (prompt(task, candidate), TOOL)
-    return opinion(await structured.ask(model, question, read, save_opinion))
+    def give_up(error: ValueError) -> Opinion:
+        return opinion(None, [f"no verdict: {error}"])
+
+    return await structured.ask(model, (prompt(task, candidate), TOOL), read, give_up, save)
 
 
 def prompt(task: Task, candidate: Candidate) -> str:
@@ -131,11 +131,6 @@ def prompt(task: Task, candidate: Candidate) -> str:
     )
 
 
-def read(message: Message) -> Verdict:
-    """Read a reply, from its tool call or else its text. Raises ValueError."""
-    return read_answer(message, TOOL, Verdict)
-
-
 def is_settled(evaluation: Evaluation, config: ValidatorConfig) -> bool:
     """Return True if the validator is off or was asked, or the candidate is not right."""
     if config.model is None or evaluation.status != "ok":
@@ -145,12 +140,10 @@ def is_settled(evaluation: Evaluation, config: ValidatorConfig) -> bool:
 
 def settings_fit(validator: dict[str, Any] | None, config: ValidatorConfig) -> bool:
     """Return whether a stored evaluation's opinion (None: there is none) may be used under `config`."""
-    if validator is None:
-        return True
-    return (config.model, config.decisive) == (validator["model"], validator["decisive"])
+    return validator is None or (config.model, config.decisive) == (validator["model"], validator["decisive"])
 
 
-def with_opinion(evaluation: Evaluation, opinion: Opinion, config: EvaluatorConfig) -> Evaluation:
+def with_opinion(evaluation: Evaluation, opinion: Opinion) -> Evaluation:
     """The evaluation with the opinion; refused, as by any other rule, if that is decisive and flags it."""
     judged_evaluation = evaluation.model_copy(update={"validator": opinion.model_dump()})
     if not (opinion.decisive and opinion.flagged):
@@ -211,7 +204,7 @@ async def judged(
     if model is None or is_settled(result.evaluation, config.validator):
         return result
     opinion = await ask(model, task, candidate, config.validator)
-    evaluation = with_opinion(result.evaluation, opinion, config.evaluator)
+    evaluation = with_opinion(result.evaluation, opinion)
     if store is None:
         return replace(result, evaluation=evaluation)
     return replace(result, id=known.keep(store, case, evaluation), evaluation=evaluation)

@@ -48,7 +48,7 @@ def show(
     from passagent.data.export.writing import MANIFEST
     from passagent.data.pipeline.inspection import RECORD
     from passagent.store import Store
-    from passagent.tasks.examples import PREFIX
+    from passagent.tasks.reader import PREFIX
     from passagent.tasks.tasklist import is_task
 
     parts = [part for part in PARTS if options.get(part)]
@@ -172,7 +172,7 @@ def _show_node(store: Store, node: Node, as_json: bool) -> None:
 def _show_task(name: str, as_json: bool) -> None:
     """Print a task: its subgraphs with their inputs, where they come from, and the first one's text."""
     from passagent.tasks import load_task
-    from passagent.tasks.examples import locate
+    from passagent.tasks.reader import locate
 
     task = load_task(locate(name))
     graphs = list[dict[str, Any]]()
@@ -194,14 +194,14 @@ def _show_task(name: str, as_json: bool) -> None:
 
 def _show_export(path: Path, number: int | None, as_json: bool) -> None:
     """Print what an export holds, or one row of it (from 1)."""
-    from passagent.data.export.writing import CARD, provenance, read_manifest, texts
+    from passagent.data.export.writing import CARD, read_manifest, read_rows
     from passagent.view.trajectory import print_row
 
-    manifest, rows = read_manifest(path), provenance(path)
+    manifest = read_manifest(path)
     if number is None:
         print_answer(as_json, manifest, lambda: (path / CARD).read_text(encoding="utf-8"))
         return
-    row, text = next(islice(texts(path, rows), max(number, 1) - 1, None), (None, None))
+    row, text = next(islice(read_rows(path), max(number, 1) - 1, None), (None, None))
     if row is None or text is None or number < 1:
         raise UsageError(f"{path}: has no row {number}; it has 1 to {manifest['rows']}")
     if as_json:

@@ -162,11 +162,11 @@ def runs_rm(
             shutil.rmtree(store.runs_dir / run.id, ignore_errors=True)
         lines = []
         for name, counts in removed.items():
-            hints = f", {counts.hints} hints distilled from it" if counts.hints else ""
-            rows = f"{counts.nodes} nodes, {counts.evaluations} evaluations, {counts.messages} messages"
+            hints = ", {hints} hints distilled from it".format(**counts) if counts["hints"] else ""
+            rows = "{nodes} nodes, {evaluations} evaluations, {messages} messages".format(**counts)
             lines.append(f"removed run {name}: {rows}{hints}")
         lines.append(f"passagent gc{sessions.runs_dir_flag(store)} frees the space")
-    data = {"removed": {name: counts._asdict() for name, counts in removed.items()}}
+    data = {"removed": removed}
     print_answer(json, data, lambda: "\n".join(lines))
 
 

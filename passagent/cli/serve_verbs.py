@@ -61,7 +61,7 @@ def worker(
     except ModuleNotFoundError as error:
         raise UsageError(f"worker needs {error.name}: pip install 'passagent[web]'") from error
     from passagent.evaluator.fleet.host import Host
-    from passagent.evaluator.fleet.machine_facts import find_machine
+    from passagent.evaluator.fleet.offers import find_machine
 
     token = _token(options["token_file"])
     facts = find_machine(options["device"])

@@ -135,7 +135,10 @@ def package(
 
 @command(commands)
 def explain(
-    passes: Annotated[str, argument("PACKAGE", "A package: its directory or its name.")],
+    passes: Annotated[
+        str,
+        argument("PACKAGE", "Its directory or its name; passagent.passes: those that come with passagent."),
+    ],
     factory: Factory,
     inputs: Inputs,
     json: Json,
@@ -147,7 +150,10 @@ def explain(
 @command(commands)
 def measure(
     factory: Factory,
-    passes: Annotated[str, Option("A directory or a module.", metavar="PACKAGE")],
+    passes: Annotated[
+        str | None,
+        Option("A package's directory or name.", metavar="PACKAGE", shown="what comes with passagent"),
+    ],
     inputs: Inputs,
     mode: Annotated[
         list[str] | None,
@@ -160,7 +166,7 @@ def measure(
     json: Json,
 ) -> None:
     """Time your model with a package of passes. Beside it: eager, and Inductor alone."""
-    do.deploying.measure(factory, inputs, passes, mode or [], out, json)
+    do.deploying.measure(factory, inputs, passes or "passagent.passes", mode or [], out, json)
 
 
 @command(commands)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch._inductor.config as inductor_config
 from torch import fx
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
-from passagent.deploy.loading import Package, Passes, load_packages
+from passagent.deploy.loading import Package, Passes, load_package, load_packages
 from passagent.deploy.package_operators import overload
 from passagent.deploy.rewriting import Rewriting, rewrite
 from passagent.errors import UsageError
@@ -38,7 +39,7 @@ class PassesInGraph(CustomGraphPass):
             graph_pass(graph)
         self.runs += 1
         self.last = rewrite(graph, self.packages)
-        _lower({replaced.operator for replaced in self.last.replaced})
+        _lower({replaced.operator for replaced in self.last.replaced} - {""})
 
     def uuid(self) -> Any:
         """The content of the packages and of this code; None, no caching, if another pass has none."""
@@ -47,17 +48,29 @@ class PassesInGraph(CustomGraphPass):
             return None
         return ("passagent", _code(), *(package.digest for package in self.packages), *map(repr, others))
 
+    def __deepcopy__(self, _memory: dict[int, Any]) -> PassesInGraph:
+        """Itself: Inductor copies its configuration, and packages may be parts of what a directory holds."""
+        return self
+
     def __getstate__(self) -> dict[str, Any]:
-        return {"packages": [str(package.path) for package in self.packages], "uuid": self.uuid()}
+        packages = [(str(package.path), [each.name for each in package.passes]) for package in self.packages]
+        return {"packages": packages, "uuid": self.uuid()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(load_packages(state["packages"]))  # type: ignore[misc]
+        packages = [(load_package(path), names) for path, names in state["packages"]]
+        self.__init__(  # type: ignore[misc]
+            [
+                replace(package, passes=[each for each in package.passes if each.name in names])
+                for package, names in packages
+            ]
+        )
 
 
 def inductor_options(passes: Passes) -> dict[str, Any]:
     """Options for `torch.compile(model, options=...)`, to be merged with others: `{**mine, **these}`.
 
-    A custom pass that Inductor's configuration has already runs first. Raises UsageError, PassagentError.
+    A custom pass that Inductor's configuration has already runs first. Rewrites that prepare values of
+    parameters are left out: these take `backend="passagent"`. Raises UsageError, PassagentError.
     """
     return {_KEY: PassesInGraph(load_packages(passes), inductor_config.pre_grad_custom_pass)}
 
@@ -78,8 +91,30 @@ def passagent(
         raise UsageError('backend "passagent": name packages: options={"passes": "my_passes"}')
     packages = load_packages(inductor.pop("passes"))
     before = inductor.pop(_KEY, inductor_config.pre_grad_custom_pass)
-    patches = {**(list_mode_options(mode) if mode else {}), **inductor, _KEY: PassesInGraph(packages, before)}
-    return compile_fx(graph_module, example_inputs, config_patches=patches)  # type: ignore[return-value]
+    trains = torch.is_grad_enabled() and any(getattr(each, "requires_grad", False) for each in example_inputs)
+    if any(package.rewrites for package in packages):
+        graph_module = _copied(graph_module)
+    rewrites = [replace(package, passes=[]) for package in packages]
+    prepared = rewrite(graph_module.graph, rewrites, prepares=not trains).prepared
+    graph_module.recompile()
+    planned = PassesInGraph([replace(p, rewrites=[]) for p in packages if p.passes], before)
+    patches = {**(list_mode_options(mode) if mode else {}), **inductor, _KEY: planned}
+    if prepared is None:
+        return compile_fx(graph_module, example_inputs, config_patches=patches)  # type: ignore[return-value]
+    compiled = compile_fx(graph_module, [*example_inputs, *prepared.examples], config_patches=patches)
+    return lambda *args: compiled(*args, *prepared.of(args))  # type: ignore[operator]
+
+
+def _copied(graph_module: fx.GraphModule) -> fx.GraphModule:
+    """A copy that may get further inputs: Dynamo looks at its own graph's again."""
+    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+    graph.output(graph.graph_copy(graph_module.graph, copies))
+    for node in graph_module.graph.find_nodes(op="placeholder"):
+        copies[node]._dynamo_source = node._dynamo_source  # type: ignore[attr-defined]
+    copied = fx.GraphModule(graph_module, graph)
+    copied.meta = graph_module.meta
+    copied._param_name_to_source = graph_module._param_name_to_source
+    return copied
 
 
 def _several(passes: Any) -> list[Any]:
@@ -91,8 +126,8 @@ def _several(passes: Any) -> list[Any]:
 def _code() -> str:
     """A hash of what decides how a graph is rewritten."""
     here = Path(__file__).parent
-    matching = here.parent / "evaluator" / "matching"
-    texts = [file.read_bytes() for place in (here, matching) for file in sorted(place.glob("*.py"))]
+    places = here, here.parent / "evaluator" / "matching", here.parent / "passes"
+    texts = [file.read_bytes() for place in places for file in sorted(place.glob("*.py"))]
     return hashlib.sha256(b"\0".join(texts)).hexdigest()
 
 

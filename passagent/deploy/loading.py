@@ -6,7 +6,7 @@ import hashlib
 import importlib.util
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,10 @@ from passagent.deploy.package_operators import PlannedCall, PlannedOperator, Ske
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.candidate import PLANS
 from passagent.evaluator.matching.rewrite import PlannedPass
+from passagent.passes import Rewrite, load, load_directory
 from passagent.plan import artefact
 from passagent.plan.arguments import Argument
-from passagent.plan.model import Pass, Recording
+from passagent.plan.model import Pass
 from passagent.plan.recorded_pattern import pattern_graph
 
 MANIFEST = "manifest.json"
@@ -58,8 +59,12 @@ class Package:
     """sha256 of its manifest, which has the digest of each file."""
     passes: list[DeployedPass]
     manifest: dict[str, Any]
+    rewrites: list[Rewrite] = field(default_factory=list)
+    """Passes of library operators, which are put in before the others."""
 
 
+SHIPPED = "passagent.passes"
+"""The module of the passes that come with passagent, in the place of a package's name."""
 Passes = str | Path | Package | Sequence[str | Path | Package]
 """Packages: directories, names of modules, or loaded ones."""
 
@@ -75,14 +80,26 @@ def load_packages(passes: Passes) -> list[Package]:
 def load_package(path: str | Path) -> Package:
     """The package in a directory, its operators registered; once in a process for each content.
 
-    Raises UsageError where there is no package, PassagentError where a file is not the one that was packed.
+    A directory without a manifest holds files of rewrites (passagent/passes), a user's own or those that come
+    with passagent. Raises UsageError where there is neither, PassagentError where a file is not the one that
+    was packed.
     """
     place = Path(path).resolve()
     try:
         text = (place / MANIFEST).read_text(encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"{path}: is no package of passes: it has no {MANIFEST}") from error
+        if not any(place.glob("*.py")):
+            raise UsageError(
+                f"{path}: is no package of passes: it has no {MANIFEST} and no NAME.py"
+            ) from error
+        return package_of(place, load_directory(place))
     return _load(place, text)
+
+
+def package_of(place: Path, rewrites: Sequence[Rewrite]) -> Package:
+    """A package of these rewrites alone, which is written nowhere."""
+    texts = [rewrite.file.read_bytes() for rewrite in rewrites]
+    return Package(place, hashlib.sha256(b"\0".join(texts)).hexdigest(), [], {"passes": []}, list(rewrites))
 
 
 @cache
@@ -93,9 +110,10 @@ def _load(place: Path, text: str) -> Package:
             raise UsageError(f"{place}: is of format {manifest['format']}; this passagent reads {FORMAT}")
         files = {name: _verified(place, name, digest) for name, digest in manifest["files"].items()}
         passes = [_pass(entry, files) for entry in manifest["passes"]]
+        rewrites = [load(place / name) for name in manifest["rewrites"] if files[name]]
     except (ValueError, KeyError, TypeError) as error:
         raise PassagentError(f"{place / MANIFEST}: is damaged: {error}; package the passes again") from error
-    return Package(place, hashlib.sha256(text.encode()).hexdigest(), passes, manifest)
+    return Package(place, hashlib.sha256(text.encode()).hexdigest(), passes, manifest, rewrites)
 
 
 def _verified(place: Path, name: str, digest: str) -> str:
@@ -133,14 +151,6 @@ def _pass(entry: dict[str, Any], files: dict[str, str]) -> DeployedPass:
 
 def never_called(*_: Any) -> None:
     """Stand for a call in a graph that is only matched."""
-
-
-def planned_passes(recording: Recording) -> list[PlannedPass]:
-    """The passes of a recording, by what they match."""
-    return [
-        PlannedPass(recorded.name, recorded.file, pattern_graph(recorded.pattern))
-        for recorded in recording.passes
-    ]
 
 
 def operator_name(recorded: Pass, skeleton: Skeleton, calls: Sequence[PlannedCall]) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 import torch.utils._pytree as pytree
 
-from passagent.deploy.inductor_pass import inductor_options
+from passagent.deploy.inductor_pass import passagent
 from passagent.deploy.loading import Package
 from passagent.deploy.rewriting import explain_model
 from passagent.errors import PassagentError
@@ -141,6 +141,8 @@ class Measurement:
     """For each mode the side that its gain is over."""
     left_out: str = ""
     """A side that is not timed, and why."""
+    unused: list[str] = field(default_factory=list)
+    """Rewrites that fit nowhere in the model."""
 
     def baseline(self, mode: str) -> str:
         """Return the side that the gain of a mode is over, in words."""
@@ -169,19 +171,20 @@ class Measurement:
 
 
 def measure_model(
-    model: Model, packages: Sequence[Package], modes: Sequence[str] | None = None
+    model: Model, packages: Sequence[Package], modes: Sequence[str] | None = None, is_quick: bool = False
 ) -> Measurement:
     """Time a model. `modes` of Inductor: by default `default`, on a GPU `reduce-overhead` too.
 
     All sides take turns, in blocks of calls; with several passes the first mode is also timed without each of
-    them. What the model prints is dropped. Raises PassagentError where no pass is used, or the model returns
-    no tensor.
+    them. `is_quick`: one mode, on a GPU in CUDA graphs, with all passes alone. What the model prints is
+    dropped. Raises PassagentError where no pass is used, or the model returns no tensor.
     """
     leaves = pytree.tree_leaves((model.args, model.kwargs))
     if isinstance(model.module, torch.nn.Module):
         leaves += model.module.parameters()
     is_cuda = any(isinstance(value, torch.Tensor) and value.is_cuda for value in leaves)
     modes = list(modes or (["default", "reduce-overhead"] if is_cuda else ["default"]))
+    modes = modes[-1:] if is_quick else modes
     first, left_out = f"{modes[0]} + passes", ""
     with torch.no_grad(), redirect_stdout(io.StringIO()):
         sides: dict[str, Call] = {"eager": lambda: model.module(*model.args, **model.kwargs)}
@@ -198,7 +201,7 @@ def measure_model(
         for mode in modes:
             sides[mode] = _compiled(model, mode, [])
             sides[f"{mode} + passes"] = _compiled(model, mode, packages)
-        lacking = {f"{modes[0]}, without {name}": name for name in used if len(used) > 1}
+        lacking = {f"{modes[0]}, without {name}": name for name in used if len(used) > 1 and not is_quick}
         for side, name in lacking.items():
             sides[side] = _compiled(model, modes[0], [without(package, [name]) for package in packages])
         exact = outputs_in_float64(model)
@@ -219,21 +222,29 @@ def measure_model(
         unequal=[f"{name}: {difference}" for name, difference in differing.items() if difference],
         left_out=left_out,
         baselines=baselines,
+        unused=[each.name for package in packages for each in package.rewrites if each.name not in used],
     )
 
 
 def without(package: Package, names: Collection[str]) -> Package:
     """Return the package without some of its passes."""
     passes = [deployed for deployed in package.passes if deployed.name not in names]
-    content = [package.digest, *(deployed.name for deployed in passes)]
-    return replace(package, passes=passes, digest=hashlib.sha256("\n".join(content).encode()).hexdigest())
+    rewrites = [rewrite for rewrite in package.rewrites if rewrite.name not in names]
+    remaining = [*(deployed.name for deployed in passes), *(rewrite.name for rewrite in rewrites)]
+    content = [package.digest, *remaining]
+    return replace(
+        package,
+        passes=passes,
+        rewrites=rewrites,
+        digest=hashlib.sha256("\n".join(content).encode()).hexdigest(),
+    )
 
 
 def _compiled(model: Model, mode: str, packages: Sequence[Package]) -> Call:
     from torch._inductor import list_mode_options
 
-    options = {**list_mode_options(mode), **(inductor_options(packages) if packages else {})}
-    function = torch.compile(model.module, options=options)
+    options: dict[str, Any] = {**list_mode_options(mode), **({"passes": list(packages)} if packages else {})}
+    function = torch.compile(model.module, backend=passagent if packages else "inductor", options=options)
     return lambda: function(*model.args, **model.kwargs)
 
 

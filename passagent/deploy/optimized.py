@@ -63,6 +63,10 @@ class Optimized:
     """Operators that are in no region, and passes that cannot be deployed, with the reason."""
     stopped: str | None = None
     """Why it stopped before all regions were searched."""
+    rewrites: dict[str, str] = field(default_factory=dict)
+    """Passes of library operators that match somewhere, and what came of them."""
+    prepared_bytes: int = 0
+    """Memory of the values that these prepare of parameters, if all of them are used."""
 
     @property
     def gain(self) -> Ratio | None:
@@ -71,8 +75,9 @@ class Optimized:
 
     @property
     def is_judged(self) -> bool:
-        """True if any region was judged."""
-        return any(region.outcome not in (WAITING, FAILED) for region in self.regions)
+        """True if the whole model was timed, or any region judged."""
+        judged = [region for region in self.regions if region.outcome not in (WAITING, FAILED)]
+        return bool(judged) or self.measurement is not None
 
     def headline(self) -> str:
         """The gain; without a package why there is none, or what is missing to tell."""
@@ -96,7 +101,8 @@ class Optimized:
         return plain | {"measurement": self.measurement.data() if self.measurement else None}
 
     def __str__(self) -> str:
-        lines = [f"{region.name}: {_outcome(region)}" for region in self.regions]
+        lines = [f"{name}: {outcome}" for name, outcome in self.rewrites.items()]
+        lines += [f"{region.name}: {_outcome(region)}" for region in self.regions]
         lines += [str(self.measurement)] if self.measurement else []
         lines.append(self.headline())
         if self.package is not None:
@@ -110,6 +116,11 @@ class Optimized:
         lines = [f"# {self.model} on {self.device}", "", f"**{self.headline()}**"]
         if self.stopped:
             lines += ["", f"It stopped early: {self.stopped}. The same command goes on."]
+        if self.rewrites:
+            lines += ["", "## Passes of library operators", ""]
+            lines += [f"- {name}: {outcome}" for name, outcome in self.rewrites.items()]
+            if self.prepared_bytes:
+                lines += ["", f"What they prepare of parameters takes {self.prepared_bytes / 1e6:.1f} MB."]
         lines += ["", "## Regions", "", *_table(_HEADS, [_row(region) for region in self.regions]), ""]
         lines += [_LEGEND]
         if self.left_out:

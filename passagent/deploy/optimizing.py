@@ -7,12 +7,13 @@ request again goes on from there. Only a package that pays is written elsewhere.
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -23,22 +24,24 @@ from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import FlopCounterMode
 
 from passagent.config import load_config
-from passagent.deploy.loading import load_package
+from passagent.deploy.loading import MANIFEST, load_package, package_of
 from passagent.deploy.model_timing import measure_model, without
 from passagent.deploy.optimized import DROPPED, FAILED, KEPT, LEFT, NOTHING, Optimized, RegionOutcome
 from passagent.deploy.package_writing import check_name, drop, pack, read_sources
 from passagent.deploy.region_searches import RegionSearches, runs_of
+from passagent.deploy.rewriting import explain_model
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.hardware.machine import Machine, measure_machine
 from passagent.expert.read.fusible_regions import attentions
 from passagent.kernels.toolchain import compiler
 from passagent.options import OptimizeOptions, settings_of
+from passagent.passes import Rewrite, load_directory, shipped
 from passagent.sandbox.environment import device_name
 from passagent.search import finalists
 from passagent.search.finalists import confirmed_evaluation
 from passagent.search.run_memory import kept_pass
 from passagent.search.thread import Stoppable, finished
-from passagent.store import Store, nodes, seeds
+from passagent.store import Store, nodes
 from passagent.store.pass_library import OFF, KeptPass, PassLibrary, library_path, library_text
 from passagent.system.cache import write_whole
 from passagent.system.faults import os_fault
@@ -46,7 +49,7 @@ from passagent.system.resumable import locked
 from passagent.tasks import load_task
 from passagent.tasks.extract.extracting import device_of
 from passagent.tasks.extract.factories import Model
-from passagent.tasks.extract.model_capture import capture_model
+from passagent.tasks.extract.model_capture import Capture, capture_model
 from passagent.tasks.extract.region_tasks import Regions, extract_regions, model_hash
 from passagent.tasks.extract.structural_hash import hash_subgraph
 from passagent.tasks.inputs import make_inputs
@@ -62,6 +65,7 @@ SETTINGS: dict[str, Any] = {
 }  # fmt: skip
 """Settings of each search, unless others are given: without the host's share, beside Inductor."""
 Say = Callable[[str], object]
+log = logging.getLogger("passagent.optimize")
 
 
 def optimize(options: OptimizeOptions, model: Model, say: Say) -> Optimized:
@@ -74,22 +78,38 @@ def optimize(options: OptimizeOptions, model: Model, say: Say) -> Optimized:
     """
     begun, out = time.monotonic(), Path(options["out"])
     check_name(out)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    state = Path(options["state"] or out.with_name(f"{out.name}.state"))
+    if out.exists() and (not out.is_dir() or any(out.iterdir())) and not _is_unfinished(out, state):
         raise UsageError(f"--out {out}: is there already; name another package, or remove it")
+    rewrites = [*shipped(), *(load_directory(Path(options["passes_dir"])) if options["passes_dir"] else [])]
     compiler()
     library_file = library_path(options["library"])
     say(library_text(library_file))
     end = None if options["max_time"] is None else begun + options["max_time"]
     deadline = None if end is None else end - FOR_THE_END * (end - begun)
-    state = Path(options["state"] or out.with_name(f"{out.name}.state"))
     with locked(state / "runs", "optimize.lock", "--state"):
         try:
             with _cut_at(end):
-                device, regions = _regions(model, state, say)
+                captured = _captured(model, state, say)
         except _TimeIsOver:
-            raise PassagentError("the time was over before the model was cut into regions") from None
+            raise PassagentError("the time was over before the model was captured") from None
+        device = device_of(captured)
+        result = Optimized(model.name, device_name(device), state, [], stopped="the regions are not cut yet")
+        try:
+            with _cut_at(end):
+                rewrites = _fitting(model, rewrites, result, say)
+                if rewrites and not _try_first(out, model, result, rewrites, say):
+                    rewrites = []
+                _report(result)
+                regions = _regions(model, captured, state, say)
+                result.regions = _outcomes(regions, device, say)
+        except _TimeIsOver:
+            result.stopped = "the time was over before the model was cut into regions"
+            if result.package is None:
+                raise PassagentError(result.stopped) from None
+            _report(result)
+            return result
         settings = SETTINGS | {"evaluator.device": device} | settings_of(OptimizeOptions, options)
-        result = Optimized(model.name, device_name(device), state, _outcomes(regions, device, say))
         searches = RegionSearches(state / "runs", load_config(options["config"], settings), say, deadline)
         order = sorted(result.regions, key=lambda region: region.light_us - region.eager_us)
 
@@ -116,9 +136,13 @@ def optimize(options: OptimizeOptions, model: Model, say: Say) -> Optimized:
         result.left_out += regions.refused
         try:
             with _cut_at(end):
-                _measure(out, model, result, sources, say)
+                if sources or rewrites:
+                    _measure(out, model, result, sources, rewrites, say)
+                else:
+                    result.why_not = _why_nothing(result)
         except _TimeIsOver:
-            result.stopped = result.why_not = "the time was over before the whole model was timed"
+            result.stopped = "the time was over before the whole model was timed"
+            result.why_not = "" if result.package else result.stopped
     _report(result)
     return result
 
@@ -146,23 +170,26 @@ def _cut_at(end: float | None) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _regions(model: Model, state: Path, say: Say) -> tuple[str, Regions]:
-    """The model's device and regions, extracted or read. Raises UsageError where they are another model's."""
+def _captured(model: Model, state: Path, say: Say) -> Capture:
+    """Capture the model. Raises UsageError where the state is another model's."""
     say(f"capturing {model.name}")
     captured = capture_model(model, breaks_at_data=True)
-    device, tasks = device_of(captured), state / "tasks"
-    if tasks.exists():
-        regions = Regions.read(tasks)
-        if regions.model != model_hash(captured):
+    if (state / "tasks").exists():
+        if Regions.read(state / "tasks").model != model_hash(captured):
             raise UsageError(f"{state}: is of another model, or of other inputs; give another --state")
         say(f"going on in {state}")
-    else:
-        say("cutting it into regions and timing its operators")
-        if device == "cpu":  # where the expert writes products
-            regions = extract_regions(model, tasks, products=True)
-        else:
-            regions = extract_regions(model, tasks, whole=attentions)
-    return device, regions
+    return captured
+
+
+def _regions(model: Model, captured: Capture, state: Path, say: Say) -> Regions:
+    """The model's regions, extracted or read."""
+    tasks = state / "tasks"
+    if tasks.exists():
+        return Regions.read(tasks)
+    say("cutting it into regions and timing its operators")
+    if device_of(captured) == "cpu":  # where the expert writes products
+        return extract_regions(model, tasks, products=True)
+    return extract_regions(model, tasks, whole=attentions)
 
 
 def _outcomes(regions: Regions, device: str, say: Say) -> list[RegionOutcome]:
@@ -234,7 +261,7 @@ def _is_as_fast_as_inductor(
                 region.outcome, region.why = NOTHING, f"run {run.id} found no correct pass"
             return False
         evaluation = confirmed_evaluation(store, node)
-        files, author = nodes.get_files(store, node), seeds.author_of(store, run, node)
+        files, author = nodes.get_files(store, node), nodes.author_of(store, run, node)
     counts = next(each for each in regions.tasks if each.name == region.name).instances
     timed = [
         (graph.compiled_ms * 1e3 * counts[graph.name], graph.vs_reference.e2e)
@@ -257,55 +284,108 @@ def _is_as_fast_as_inductor(
     return True
 
 
-def _measure(out: Path, model: Model, result: Optimized, sources: dict[str, str], say: Say) -> None:
-    """Package the passes, time the whole model, drop those that do not pay; write what is left."""
-    if not sources:
-        result.why_not = _why_nothing(result)
-        return
+def _is_unfinished(out: Path, state: Path) -> bool:
+    """Tell whether the package `out` is what an optimisation in `state` wrote that was stopped."""
+    try:
+        report = json.loads((state / "report.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    is_ours = report.get("package") == str(out) and (out / MANIFEST).is_file()
+    return is_ours and bool(report.get("stopped"))
+
+
+def _fitting(model: Model, rewrites: Sequence[Rewrite], result: Optimized, say: Say) -> list[Rewrite]:
+    """Return the rewrites that fit somewhere in the model; those that match and do not fit are noted."""
+    explained = explain_model(model, [package_of(result.state, rewrites)])
+    places = Counter(site.name for site in explained.replaced)
+    result.rewrites |= {name: f"fits in {count} places" for name, count in places.items()}
+    result.prepared_bytes = explained.prepared_bytes
+    refused = {site.name: site.reason for site in explained.refused if site.nodes and not places[site.name]}
+    result.rewrites |= {name: f"does not fit: {reason}" for name, reason in refused.items()}
+    fitting = ", ".join(f"{name} in {count} places" for name, count in places.items())
+    say(f"passes of library operators: {fitting or 'none fits'}")
+    return [rewrite for rewrite in rewrites if places[rewrite.name]]
+
+
+def _try_first(out: Path, model: Model, result: Optimized, rewrites: Sequence[Rewrite], say: Say) -> bool:
+    """Package what makes the whole model faster by rewrites alone; False where that fails.
+
+    Whatever torch raises where it compiles them costs these passes alone.
+    """
+    try:
+        _measure(out, model, result, {}, rewrites, say, is_first=True)
+    except Exception as error:
+        log.exception("passes of library operators")
+        why = f"failed: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        say(f"  {why}")
+        result.rewrites |= {rewrite.name: why for rewrite in rewrites}
+        return False
+    return True
+
+
+def _measure(
+    out: Path,
+    model: Model,
+    result: Optimized,
+    sources: dict[str, str],
+    rewrites: Sequence[Rewrite],
+    say: Say,
+    is_first: bool = False,
+) -> None:
+    """Package the passes, time the whole model, drop those that do not pay; write what is left.
+
+    `is_first`: all of them against the baseline alone, so that there is a package soon. A package that is
+    written already is replaced by one that gains more.
+    """
     place = result.state / "passes"
     shutil.rmtree(place, ignore_errors=True)
-    say(f"packaging {len(sources)} passes")
+    say(f"packaging {len(sources) + len(rewrites)} passes")
     try:
-        packed = pack(list(read_sources(list(sources.values()), [], str(result.state / "runs"))), place)
+        candidates = list(read_sources(list(sources.values()), [], str(result.state / "runs")))
+        packed = pack(candidates, place, rewrites)
         package = load_package(place)
         result.left_out += [f"{name}: {why}" for name, why in packed.left_out]
-        say("timing the whole model: eager, Inductor, Inductor with passes, and without each of them")
-        measured = measure_model(model, [package])
+        sides = "" if is_first else ", and without each of them"
+        say(f"timing the whole model: eager, Inductor, Inductor with passes{sides}")
+        measured = measure_model(model, [package], is_quick=is_first)
         losers = measured.losers
         if losers:
             say(f"without {', '.join(losers)}, which do not pay, once more")
             fewer = without(package, losers)
-            if fewer.passes:
+            if fewer.passes or fewer.rewrites:
                 measured = measure_model(model, [fewer])
-            else:
-                result.why_not = "no pass makes the whole model faster"
     except PassagentError as error:
-        result.why_not = str(error)
+        result.why_not = "" if result.package else str(error)
         return
-    result.measurement = measured
-    gaining = [mode for mode, gain in measured.gains.items() if gain.low > 1]
-    result.mode = [*gaining, *measured.gains][0]
+    result.rewrites |= {rewrite.name: DROPPED if rewrite.name in losers else "tried" for rewrite in rewrites}
     for region in result.regions:
         entries = package.manifest["passes"]
-        names = [entry["name"] for entry in entries if entry["source"]["run"] == sources.get(region.name)]
-        region.passes = [name for name in names if name not in losers]
+        regional = [entry["name"] for entry in entries if entry["source"]["run"] == sources.get(region.name)]
+        region.passes = [name for name in regional if name not in losers]
         if region.passes:
             region.outcome = KEPT
         elif region.name in sources:
-            why = "the whole model is faster without it" if names else "it cannot be deployed"
+            why = "the whole model is faster without it" if regional else "it cannot be deployed"
             region.outcome, region.why = DROPPED, why
-    gain = measured.gains[result.mode]
-    if result.why_not:
+    gaining = [mode for mode, gain in measured.gains.items() if gain.low > 1]
+    mode = [*gaining, *measured.gains][0]
+    gain = measured.gains[mode]
+    say(f"  {gain} of {measured.baseline(mode)}")
+    if result.package is not None and result.gain is not None and result.gain.ratio >= gain.ratio:
         return
+    result.measurement, result.mode, result.why_not = measured, mode, ""
     if measured.unequal:
         result.why_not = f"outputs are not eager's: {measured.unequal[0]}"
-    elif not gaining:
+    elif not gaining or len(losers) == len(package.passes) + len(package.rewrites):
         result.why_not = (
             f"with the passes the model is {gain.ratio:.3f} times as fast as "
-            f"{measured.baseline(result.mode)} ({gain.low:.3f} to {gain.high:.3f}), which proves no gain"
+            f"{measured.baseline(mode)} ({gain.low:.3f} to {gain.high:.3f}), which proves no gain"
         )
     else:
+        shutil.rmtree(out, ignore_errors=True)  # an earlier package of this optimisation, or empty
         result.package = drop(package, losers, out)
+        result.rewrites |= {rewrite.name: KEPT for rewrite in rewrites if rewrite.name not in losers}
+        say(f"  wrote {out}")
 
 
 def _why_nothing(result: Optimized) -> str:

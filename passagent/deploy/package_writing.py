@@ -20,7 +20,6 @@ from passagent.deploy.loading import (
     Package,
     never_called,
     operator_name,
-    planned_passes,
 )
 from passagent.deploy.package_operators import (
     PlannedCall,
@@ -35,17 +34,18 @@ from passagent.deploy.package_operators import (
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.candidate import PLAN, PLANS, Candidate
 from passagent.evaluator.matching.effects import Memory
-from passagent.evaluator.matching.rewrite import apply_passes
+from passagent.passes import Rewrite
 from passagent.plan import artefact
 from passagent.plan.arguments import ValueArg, leaves
+from passagent.plan.check import PlanError
 from passagent.plan.model import Call, Pass, Recording
 from passagent.plan.record import check_fits, subgraphs_of
-from passagent.plan.recorded_pattern import pattern_graph
+from passagent.plan.recorded_pattern import Bindings, pattern_graph, planned_passes, replace_calls
 from passagent.search import finalists
 from passagent.search.finalists import confirmed_evaluation
 from passagent.search.setup import stored_task
 from passagent.store import Store, nodes, runs
-from passagent.store.seeds import author_of
+from passagent.store.nodes import author_of
 from passagent.system.resumable import whole_directory
 from passagent.tasks import load_task
 from passagent.tasks.graphio import load_graph
@@ -83,8 +83,8 @@ def check_name(out: Path) -> None:
         raise UsageError(f"--out {out}: {out.name} is no name of a Python package; use letters, digits, _")
 
 
-def pack(sources: Sequence[Source], out: Path) -> Packed:
-    """Write the package `out`, which must not be there.
+def pack(sources: Sequence[Source], out: Path, rewrites: Sequence[Rewrite] = ()) -> Packed:
+    """Write the package `out`, which must not be there, with the passes of sources and with rewrites.
 
     Raises UsageError for `out` and for plans of another task, PassagentError if nothing can be deployed.
     """
@@ -100,41 +100,45 @@ def pack(sources: Sequence[Source], out: Path) -> Packed:
         entries += source_entries
         files |= {f"{directory}/{name}": text for name, text in source.files.items() if name.endswith(".py")}
         files |= {f"{directory}/{PLANS}/{name}": text for name, text in source.plans.items()}
-    if not entries:
+    if not entries and not rewrites:
         reasons = "; ".join(f"{name}: {why}" for name, why in left_out) or "no pass matches"
         raise PassagentError(f"{out}: nothing can be deployed: {reasons}")
-    manifest = {
-        "format": FORMAT,
-        "passagent": __version__,
-        "torch": str(torch.__version__),
-        "passes": entries,
-        "left_out": left_out,
-        "files": {name: hashlib.sha256(text.encode()).hexdigest() for name, text in sorted(files.items())},
-    }
-    _write(out, manifest, files)
+    _write(out, {"passes": entries, "left_out": left_out}, files, rewrites)
     operators = {described["name"]: entry["name"] for entry in entries for described in entry["operators"]}
     return Packed(out, operators, left_out)
 
 
 def drop(package: Package, names: Sequence[str], out: Path) -> Path:
     """Write the package again as `out`, without some of its passes. Raises UsageError for `out`."""
+    check_name(out)
     entries = [entry for entry in package.manifest["passes"] if entry["name"] not in names]
     directories = tuple(f"{entry['directory']}/" for entry in entries)
-    digests = package.manifest["files"].items()
-    files = {name: digest for name, digest in digests if name.startswith(directories)}
+    names_of_files = [name for name in package.manifest.get("files", ()) if name.startswith(directories)]
     dropped = [(name, "the model is faster without it") for name in names]
-    facts = {"passes": entries, "files": files, "left_out": [*package.manifest["left_out"], *dropped]}
-    texts = {name: (package.path / name).read_text(encoding="utf-8") for name in files}
-    _write(out, package.manifest | facts, texts)
+    facts = {"passes": entries, "left_out": [*package.manifest.get("left_out", ()), *dropped]}
+    texts = {name: (package.path / name).read_text(encoding="utf-8") for name in names_of_files}
+    _write(out, facts, texts, [rewrite for rewrite in package.rewrites if rewrite.name not in names])
     return out
 
 
-def _write(out: Path, manifest: dict[str, Any], files: dict[str, str]) -> None:
+def _write(out: Path, facts: dict[str, Any], files: dict[str, str], rewrites: Sequence[Rewrite]) -> None:
     """Write the files of a package, all or none. Raises UsageError for `out`."""
-    files = files | {
+    texts = {f"rewrites/{rewrite.file.name}": rewrite.file.read_text("utf-8") for rewrite in rewrites}
+    files = files | texts
+    manifest = {
+        "format": FORMAT,
+        "passagent": __version__,
+        "torch": str(torch.__version__),
+        "rewrites": list(texts),
+        **facts,
+        "files": {name: hashlib.sha256(text.encode()).hexdigest() for name, text in sorted(files.items())},
+    }
+    places = sorted({name.partition("/")[0] for name in files} | {"__init__.py", MANIFEST})
+    included = "\n".join(f'"{place}" = "{out.name}/{place}"' for place in places)
+    files |= {
         MANIFEST: json.dumps(manifest, indent=1) + "\n",
         "__init__.py": _INIT,
-        "pyproject.toml": _PROJECT.format(name=out.name, version=__version__),
+        "pyproject.toml": _PROJECT.format(name=out.name, version=__version__, included=included),
     }
     with whole_directory(out) as place:
         for name, text in files.items():
@@ -195,26 +199,22 @@ def _operator(
 
 
 def _bound(recording: Recording, source: Source) -> list[tuple[Call, Skeleton]]:
-    """Return what each recorded call's pattern is bound to, by matching again on the task's own graphs."""
+    """Return what each recorded call's pattern is bound to, in the task's own graphs."""
     subgraphs = subgraphs_of(source.task, recording.device)
     try:
         check_fits(recording, subgraphs, recording.device)
-    except ValueError as error:
+    except PlanError as error:
         raise UsageError(f"{source.name}: its plans are not of task {source.task.path}: {error}") from error
     passes = planned_passes(recording)
     bound: list[tuple[Call, Skeleton]] = []
     for subgraph, recorded in zip(subgraphs, recording.subgraphs, strict=True):
-        coming = iter(recorded.calls)
 
-        def replacement(bindings: dict[str, Any], coming: Any = coming) -> Any:
-            call = next(coming, None)
-            if call is None:
-                raise PassagentError(f"{source.name}: its passes match more often than when it was recorded")
+        def replacement(position: int, bindings: Bindings, calls: Any = recorded.calls) -> Any:
             skeleton, tensors = split(bindings)
-            bound.append((call, skeleton))
+            bound.append((calls[position], skeleton))
             return never_called, tuple(tensors)
 
-        apply_passes(load_graph(subgraph.nodes), passes, replacement=replacement)
+        replace_calls(load_graph(subgraph.nodes).graph, passes, recorded.calls, replacement)
     return bound
 
 
@@ -262,9 +262,7 @@ dependencies = ["passagent>={version}"]
 bypass-selection = true
 
 [tool.hatch.build.targets.wheel.force-include]
-"__init__.py" = "{name}/__init__.py"
-"manifest.json" = "{name}/manifest.json"
-"passes" = "{name}/passes"
+{included}
 """
 
 

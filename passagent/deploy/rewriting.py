@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -11,10 +11,12 @@ from torch import fx
 
 from passagent.deploy.loading import DeployedPass, Package
 from passagent.deploy.package_operators import Key, PlannedOperator, layout_of, overload, split, tensor_count
+from passagent.deploy.rewrites import DoesNotFit, Prepared, RewrittenGraph
 from passagent.evaluator.matching.effects import Memory
 from passagent.evaluator.matching.matcher import Match, explain, match
 from passagent.evaluator.matching.rewrite import replace_match
 from passagent.evaluator.matching.unify import same_literal
+from passagent.passes import Rewrite
 from passagent.tasks.extract.factories import Model
 from passagent.tasks.extract.model_capture import capture_model
 
@@ -30,6 +32,7 @@ class Replaced:
     name: str
     """Name of the pass."""
     operator: str
+    """The package's operator; empty for a rewrite into operators of the library."""
     nodes: tuple[str, ...]
     laid_out: tuple[str, ...] = ()
     """Inputs that are made contiguous for it, as they were when it was measured."""
@@ -52,6 +55,14 @@ class Rewriting:
     refused: list[Refused] = field(default_factory=list)
     breaks: list[str] = field(default_factory=list)
     """Where Dynamo breaks the model's graph: `FILE:LINE: reason`."""
+    prepared: Prepared | None = field(default=None, repr=False)
+    """Values that the rewritten graph is given behind its inputs."""
+    prepared_bytes: int = 0
+
+    def data(self) -> dict[str, Any]:
+        """Return plain data."""
+        rows = {"replaced": list(map(asdict, self.replaced)), "refused": list(map(asdict, self.refused))}
+        return {**rows, "breaks": self.breaks, "prepared_bytes": self.prepared_bytes}
 
     def __str__(self) -> str:
         lines = []
@@ -62,6 +73,8 @@ class Rewriting:
             where = f"leaves {', '.join(miss.nodes)}" if miss.nodes else "matches nothing"
             lines.append(f"{miss.name}: {where}: {miss.reason}")
         lines += [f"graph break at {place}" for place in self.breaks]
+        if self.prepared_bytes:
+            lines.append(f"values prepared of parameters take {self.prepared_bytes / 1e6:.1f} MB")
         lines.append(f"{len(self.replaced)} places replaced")
         return "\n".join(lines)
 
@@ -71,28 +84,34 @@ def explain_model(model: Model, packages: Iterable[Package]) -> Rewriting:
     packages, captured = list(packages), capture_model(model)
     whole = Rewriting(breaks=captured.breaks)
     for piece in captured.pieces:
-        done = rewrite(piece.graph_module.graph, packages, explains=True)
+        done = rewrite(piece.graph_module.graph, packages, explains=True, prepares=True)
         whole.replaced.extend(done.replaced)
         whole.refused.extend(done.refused)
+        whole.prepared_bytes += done.prepared_bytes
     sites: list[Replaced | Refused] = [*whole.replaced, *whole.refused]
     matched = {site.name for site in sites if site.nodes}
     whole.refused = [miss for miss in whole.refused if miss.nodes or miss.name not in matched]
     return whole
 
 
-def rewrite(graph: fx.Graph, packages: Iterable[Package], explains: bool = False) -> Rewriting:
-    """Replace what the passes match, pass by pass; changes `graph`.
+def rewrite(
+    graph: fx.Graph, packages: Iterable[Package], explains: bool = False, prepares: bool = False
+) -> Rewriting:
+    """Replace what the passes match, pass by pass, rewrites first; changes `graph`.
 
     A match is left alone where its fixed values, device, dtypes or shapes are not among those that were
     measured. A tensor that was measured contiguous and is not is made so, once, where it is made: what makes
     it can write it so. Outputs are copied into eager's strides where the operator's are others. `explains`:
-    say of a pass that matches nowhere why.
+    say of a pass that matches nowhere why. `prepares`: the caller gives the graph `Rewriting.prepared`.
     """
-    done = Rewriting()
+    done, packages = Rewriting(), list(packages)
+    _put_rewrites(
+        graph, [each for package in packages for each in package.rewrites], done, explains, prepares
+    )
     autocast, contiguous = _autocast(graph), dict[fx.Node, fx.Node]()
     for deployed in [deployed for package in packages for deployed in package.passes]:
         count = len(done.replaced) + len(done.refused)
-        for site in _matches(deployed, graph, done):
+        for site in _matches(deployed.pattern, graph):
             nodes = tuple(node.name for node in site.nodes.values())
             chosen = _AUTOCAST if autocast else _choice(deployed, site)
             if isinstance(chosen, str):
@@ -120,11 +139,34 @@ def rewrite(graph: fx.Graph, packages: Iterable[Package], explains: bool = False
     return done
 
 
-def _matches(deployed: DeployedPass, graph: fx.Graph, done: Rewriting) -> Iterator[Match]:
+def _put_rewrites(
+    graph: fx.Graph, rewrites: list[Rewrite], done: Rewriting, explains: bool, prepares: bool
+) -> None:
+    """Put in the rewrites that fit, one after the other, and take out what is prepared for them."""
+    rewritten, autocast = RewrittenGraph(graph, prepares), _autocast(graph)
+    for each in rewrites:
+        count = len(done.replaced) + len(done.refused)
+        for pattern in each.patterns:
+            for site in _matches(pattern, graph):
+                nodes = tuple(node.name for node in site.nodes.values())
+                try:
+                    if autocast:
+                        raise DoesNotFit(_AUTOCAST)
+                    rewritten.put(each, pattern, site)
+                    done.replaced.append(Replaced(each.name, "", nodes))
+                except DoesNotFit as reason:
+                    done.refused.append(Refused(each.name, nodes, str(reason)))
+        if explains and count == len(done.replaced) + len(done.refused):
+            done.refused.append(Refused(each.name, (), explain(each.patterns[0], graph, each.name).reason))
+    done.prepared = rewritten.finish()
+    done.prepared_bytes = done.prepared.nbytes if done.prepared is not None else 0
+
+
+def _matches(pattern: fx.Graph, graph: fx.Graph) -> Iterator[Match]:
     """Every match once. The graph may change between two: what comes is looked for anew."""
     yielded: set[tuple[str, ...]] = set()
     while True:
-        for site in match(deployed.pattern, graph):
+        for site in match(pattern, graph):
             nodes = tuple(node.name for node in site.nodes.values())
             if nodes not in yielded:
                 yielded.add(nodes)

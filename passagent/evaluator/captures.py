@@ -41,7 +41,7 @@ def graph_of(subgraph: Subgraph, device: str) -> KeptGraph:
         from passagent.tasks.capture import capture  # Dynamo takes seconds to import
 
         captured = capture(load_module(subgraph, device), make_inputs(subgraph, device, 0))
-        graph = KeptGraph(dump_graph(captured.graph_module), captured.order)
+        graph = KeptGraph(dump_graph(captured.graph_module.graph), captured.order)
         keep(subgraph, device, graph)
     return graph
 

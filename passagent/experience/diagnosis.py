@@ -65,14 +65,8 @@ class Diagnosis:
     def as_json(self) -> str:
         """The JSON that is stored with a node; its graphs are the evaluation's timed ones, in order."""
         graphs = [
-            {
-                "limiter": graph.limiter,
-                "memory_share": round(graph.memory_share, 3),
-                "latency_share": round(graph.latency_share, 3),
-                "speedup": round(graph.speedup, 4),
-                "headroom": round(graph.headroom, 3),
-            }
-            for graph in self.graphs
+            {name: round(value, 4) if isinstance(value, float) else value for name, value in figures.items()}
+            for figures in map(vars, self.graphs)
         ]
         headroom = self.headroom and round(self.headroom, 3)
         return json.dumps(vars(self) | {"graphs": graphs, "headroom": headroom})
@@ -96,11 +90,24 @@ def diagnose(evaluation: Evaluation, machine: Machine) -> Diagnosis:
     if not graphs:
         return Diagnosis("untimed", "Every subgraph is correct; nothing was timed.")
     counts = Counter(graph.limiter for graph in graphs)
-    worst = min(graphs, key=lambda graph: graph.speedup)
-    most = max(counts.values())
+    worst, result = min(zip(graphs, timed, strict=True), key=lambda pair: pair[0].speedup)
     # among limiters that are equally frequent, the one of the slowest subgraph
-    label = worst.limiter if counts[worst.limiter] == most else counts.most_common(1)[0][0]
-    return Diagnosis(label, _performance(label, graphs, worst, timed, machine), graphs)
+    label = max(counts, key=lambda limiter: (counts[limiter], limiter == worst.limiter))
+    name, ms = _NAMES.get(label, label.replace("_", "-")), result.compiled_ms or 0.0
+    lines = [f"Correct on all subgraphs; {name} on {counts[label]} of {len(graphs)}: {_MEANING[label]}."]
+    if slow := sum(graph.speedup < 1 for graph in graphs):
+        lines.append(f"{slow} of {len(graphs)} subgraphs are slower than eager.")
+    lines.append(
+        f"The least gain is on {worst.name} ({result.dtype}): {worst.speedup:.2f}x, "
+        f"{ms:.4f} ms against {result.eager_ms or 0:.4f} ms; {result.nodes_before} operators became "
+        f"{result.nodes_after}; moving its {result.moved_bytes / 1e6:.2f} MB takes "
+        f"{worst.memory_share * ms:.4f} ms ({worst.memory_share:.0%} of the time), issuing takes "
+        f"{worst.latency_share * ms:.4f} ms ({worst.latency_share:.0%}). Its time is {worst.headroom:.2f} "
+        f"times what the speed of light and one launch take."
+    )
+    if any(graph.unstable for graph in timed):
+        lines.append("Some timings were unstable; do not read small differences into them.")
+    return Diagnosis(label, " ".join(lines), graphs)
 
 
 def _limiter(graph: GraphResult, machine: Machine) -> GraphDiagnosis:
@@ -129,37 +136,6 @@ _MEANING = {
 }
 _NAMES = {"instruction_bound": "neither memory traffic nor issuing explains the time"}
 """Descriptions of limiters that no measurement shows directly."""
-
-
-def _performance(
-    label: str,
-    graphs: tuple[GraphDiagnosis, ...],
-    worst: GraphDiagnosis,
-    timed: list[GraphResult],
-    machine: Machine,
-) -> str:
-    slow = sum(graph.speedup < 1 for graph in graphs)
-    result = next(graph for graph in timed if graph.name == worst.name)
-    moved = result.moved_bytes
-    move_ms = moved / machine.bandwidth(moved) * 1e3
-    issue_ms = max(result.nodes_after, 1) * machine.issue_s * 1e3
-    lines = [
-        f"Correct on all subgraphs; {_NAMES.get(label, label.replace('_', '-'))} on "
-        f"{sum(graph.limiter == label for graph in graphs)} of {len(graphs)}: {_MEANING[label]}."
-    ]
-    if slow:
-        lines.append(f"{slow} of {len(graphs)} subgraphs are slower than eager.")
-    lines.append(
-        f"The least gain is on {worst.name} ({result.dtype}): {worst.speedup:.2f}x, "
-        f"{result.compiled_ms:.4f} ms against {result.eager_ms or 0:.4f} ms; "
-        f"{result.nodes_before} operators became {result.nodes_after}; moving its {moved / 1e6:.2f} MB takes "
-        f"{move_ms:.4f} ms ({worst.memory_share:.0%} of the time), issuing takes {issue_ms:.4f} ms "
-        f"({worst.latency_share:.0%}). Its time is {worst.headroom:.2f} times what the speed of light and "
-        f"one launch take."
-    )
-    if any(graph.unstable for graph in timed):
-        lines.append("Some timings were unstable; do not read small differences into them.")
-    return " ".join(lines)
 
 
 def _inexactness(evaluation: Evaluation, loose: list[GraphResult]) -> str:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from passagent.store.pass_library import KeptPass
 from passagent.system import resources
@@ -119,7 +119,16 @@ def retrieve(
         if exemplar.target == target and not barred & (exemplar.instances | exemplar.structures)
         if (match := _match(task, exemplar)) is not None
     ]
-    matches.sort(key=lambda match: _rank(task, match))
+    order = ("instance", "structure", "operators")
+    matches.sort(
+        key=lambda match: (
+            order.index(match.relation),
+            -len(task.instances & match.exemplar.instances),
+            -match.likeness,
+            -(match.exemplar.as_score or 0.0),
+            match.exemplar.task,
+        )
+    )
     seed = matches[0] if matches and matches[0].relation == "instance" else None
     examples: list[Match] = []
     shown_structures = seed.exemplar.structures if seed else frozenset[str]()
@@ -144,40 +153,32 @@ def _match(task: Fingerprint, exemplar: Exemplar) -> Match | None:
     return Match(exemplar, "operators", alike, why)
 
 
-def _rank(task: Fingerprint, match: Match) -> tuple[Any, ...]:
-    exemplar = match.exemplar
-    place = ("instance", "structure", "operators").index(match.relation)
-    score = -(exemplar.as_score or 0.0)
-    return place, -len(task.instances & exemplar.instances), -match.likeness, score, exemplar.task
-
-
 def kept(passes: Iterable[KeptPass]) -> list[Exemplar]:
     """The exemplars of a library's passes that hold: a pass that serves several regions is one."""
     groups: dict[tuple[str, str], list[KeptPass]] = {}
     for kept_pass in passes:
         if kept_pass.status == "ok" and kept_pass.as_score > 1:
             groups.setdefault((kept_pass.device, kept_pass.files), []).append(kept_pass)
-    return [_kept(group) for group in groups.values()]
-
-
-def _kept(group: list[KeptPass]) -> Exemplar:
-    first = group[0]
-    return Exemplar(
-        task=first.run,
-        instances=frozenset(kept_pass.instance for kept_pass in group),
-        structures=frozenset(kept_pass.structure for kept_pass in group),
-        operators=tuple(first.operators.split(", ")),
-        shapes=frozenset(kept_pass.shapes for kept_pass in group),
-        files=first.sources,
-        target=target_of_files(first.sources),
-        device=first.device,
-        as_score=first.as_score,
-        as_low=first.as_low,
-        as_high=first.as_high,
-        author=first.model,
-        licence=first.licence,
-        source="library",
-    )
+    return [
+        Exemplar(
+            task=first.run,
+            instances=frozenset(kept_pass.instance for kept_pass in group),
+            structures=frozenset(kept_pass.structure for kept_pass in group),
+            operators=tuple(first.operators.split(", ")),
+            shapes=frozenset(kept_pass.shapes for kept_pass in group),
+            files=first.sources,
+            target=target_of_files(first.sources),
+            device=first.device,
+            as_score=first.as_score,
+            as_low=first.as_low,
+            as_high=first.as_high,
+            author=first.model,
+            licence=first.licence,
+            source="library",
+        )
+        for group in groups.values()
+        for first in group[:1]
+    ]
 
 
 def target_of_files(files: dict[str, str]) -> str:

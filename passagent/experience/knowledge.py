@@ -41,7 +41,6 @@ class Passage:
     """Relative to knowledge/: what `read` takes."""
     heading: str
     text: str
-    score: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -51,23 +50,8 @@ class _Library:
     documents: dict[str, str]
     passages: list[Passage]
     """The sections of all documents, document by document."""
-    bags: list[Counter[str]]
-    """The words of each section with their counts, those of its heading, path and index entry included."""
-    holders: Counter[str]
-    """The number of sections that hold a word."""
-    mean_size: float
-    """Words of a section."""
-
-    def score(self, place: int, weights: dict[str, float]) -> float:
-        """Return how well the section at `place` answers words of these weights (BM25)."""
-        bag, count, score = self.bags[place], len(self.bags), 0.0
-        share = bag.total() / self.mean_size
-        norm = SATURATION * (1 - LENGTH_WEIGHT + LENGTH_WEIGHT * share)
-        for word, weight in weights.items():
-            holders = self.holders[word]
-            rarity = math.log(1 + (count - holders + 0.5) / (holders + 0.5))
-            score += weight * rarity * bag[word] * (SATURATION + 1) / (bag[word] + norm)
-        return score
+    worth: list[dict[str, float]]
+    """The score of each section for each of its words, those of heading, path and index entry included."""
 
 
 def documents() -> dict[str, str]:
@@ -89,7 +73,12 @@ def _library(roots: tuple[Path, ...]) -> _Library:
         for passage, title in zip(passages, titles, strict=True)
     ]
     holders = Counter(word for bag in bags for word in bag)
-    return _Library(texts, passages, bags, holders, sum(bag.total() for bag in bags) / max(len(bags), 1))
+    rarity = {word: math.log(1 + (len(bags) - n + 0.5) / (n + 0.5)) for word, n in holders.items()}
+    mean_size, worth = sum(bag.total() for bag in bags) / max(len(bags), 1), []
+    for bag in bags:
+        norm = SATURATION * (1 - LENGTH_WEIGHT + LENGTH_WEIGHT * bag.total() / mean_size)
+        worth.append({w: rarity[w] * n * (SATURATION + 1) / (n + norm) for w, n in bag.items()})
+    return _Library(texts, passages, worth)
 
 
 def read(path: str = INDEX, target: Target | None = None) -> str:
@@ -143,17 +132,15 @@ def _for(target: Target | None, title: str, text: str) -> str:
 @functools.lru_cache(maxsize=256)
 def _ranked(roots: tuple[Path, ...], query: str, operators: tuple[str, ...]) -> list[Passage]:
     """The sections, the best ahead."""
-    library = _library(roots)
-    weights = dict.fromkeys(_words(" ".join(operators)), OPERATOR_WEIGHT)
-    weights.update(dict.fromkeys(_words(query), 1.0))
-    words = set(_words(query))
-    scored = [
-        replace(passage, score=library.score(place, weights))
-        for place, passage in enumerate(library.passages)
-        if not words or words & library.bags[place].keys()
+    library, words = _library(roots), set(_words(query))
+    weights = dict.fromkeys(_words(" ".join(operators)), OPERATOR_WEIGHT) | dict.fromkeys(words, 1.0)
+    scores = [
+        (-sum(weight * worth.get(word, 0.0) for word, weight in weights.items()), passage)
+        for passage, worth in zip(library.passages, library.worth, strict=True)
+        if not words or words & worth.keys()
     ]
-    order = sorted(scored, key=lambda passage: (-passage.score, passage.path, passage.heading))
-    return [passage for passage in order if passage.score > 0]
+    order = sorted(scores, key=lambda scored: (scored[0], scored[1].path, scored[1].heading))
+    return [passage for score, passage in order if score < 0]
 
 
 def _sections(path: str, text: str) -> list[Passage]:

@@ -6,6 +6,7 @@ import fcntl
 import functools
 import hashlib
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -14,10 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from passagent.errors import PassagentError
-from passagent.kernels import compiler_output
 from passagent.kernels.source_errors import KernelBuildError
 from passagent.sandbox import tools
-from passagent.sandbox.limits import COMPILE, PRECOMPILE, ToolLimits
+from passagent.sandbox.limits import COMPILE, MESSAGE, PRECOMPILE, ToolLimits
 from passagent.sandbox.tools import NO_ACCESS, Access
 from passagent.system.cache import cache_dir
 
@@ -90,15 +90,38 @@ def run(
     """Run a compiler in `scratch`, shut in (sandbox/tools.py).
 
     Raises KernelBuildError with its messages if it fails, in `name`'s words, as far as they are about the
-    kernel's files or directories `headers` (compiler_output.py).
+    kernel's files or directories `headers` (see `shown`).
     """
     done = tools.run(command, scratch, limits, access)
     if done.timed_out:
         raise KernelBuildError(f"{name}: compiling took more than {limits.wall_s:.0f} s, or than is left")
     if done.code != 0:
         places = [f"{place}/" for place in headers]
-        text = compiler_output.shown(done.errors.replace(f"{scratch}/", ""), places)
+        text = shown(done.errors.replace(f"{scratch}/", ""), places)
         raise KernelBuildError(f"{name} does not compile:\n{text or f'the compiler {done.why}'}")
+
+
+_OUTPUT_PLACE = re.compile(r"(?:In file included from | +from )?(?P<file>[^\s:(][^:(]*)(?:\(\d+\)|:)")
+_PROGRAMS = re.compile(r"(?:.*/)?(?:[\w.-]*-)?(?:ld(?:\.\w+)?|as|collect2|cc1(?:plus)?)")
+
+
+def shown(text: str, headers: Collection[str]) -> str:
+    """The lines of a compiler's messages that an author may see, cut to MESSAGE characters.
+
+    A line that names a place is shown where the place is in the kernel (it has no directory) or in the
+    compiler's directories `headers`, which end in a slash. What follows such a line without a place of its
+    own (the line quoted, a mark beneath) is shown for the kernel only.
+    """
+    lines, is_own, is_known = [], True, True
+    for line in text.splitlines():
+        place = _OUTPUT_PLACE.match(line)
+        if place is not None:
+            file = place["file"]
+            is_own = "/" not in file
+            is_known = is_own or bool(_PROGRAMS.fullmatch(file)) or file.startswith(tuple(headers))
+        if is_known and (is_own or place is not None or not line[:1].isspace()):
+            lines.append(line)
+    return "\n".join(lines).strip()[:MESSAGE]
 
 
 def python_with(*packages: str) -> tuple[list[str], list[Path]]:

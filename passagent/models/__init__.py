@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from passagent import extend
 from passagent.config import Config, ModelChoice, ModelConfig
 from passagent.errors import UsageError, nearest
 from passagent.models.ensemble import Ensemble
 from passagent.models.types import Model
+
+if TYPE_CHECKING:
+    from passagent.models.http import HttpModel
 
 FORMS = ["expert", "openai/NAME", "anthropic/NAME", "replay:FILE", "pkg.mod:MyModel"]
 
@@ -72,10 +77,12 @@ def _open(config: ModelConfig) -> Model:
     if provider == "python":
         model: Model = extend.make(extend.model_path(config.name) or config.name, "--model", config)
         return model
-    if provider == "openai":
-        from passagent.models.http import open_openai
+    # their libraries take a while to import
+    from passagent.models.anthropic import Messages
+    from passagent.models.chat import Chat
+    from passagent.models.responses import Responses
+    from passagent.models.retry import Retrying
 
-        return open_openai(config)
-    from passagent.models.http import open_anthropic
-
-    return open_anthropic(config)
+    api = config.api or ("chat" if config.is_compatible else "responses")
+    http: type[HttpModel] = Messages if provider == "anthropic" else Chat if api == "chat" else Responses
+    return Retrying(http(config), config.max_retries)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Any
 
-from passagent.config import ModelConfig
+from passagent.models.http import HttpModel
 from passagent.models.retry import Transient
 from passagent.models.types import END, LENGTH, REFUSAL, TOOLS, Message, Reply, ToolSpec, Usage, assistant
-from passagent.models.wire import check_stream, clean, valid_history
+from passagent.models.wire import clean
 
 _STOP = {"end_turn": END, "stop_sequence": END, "tool_use": TOOLS, "max_tokens": LENGTH, "refusal": REFUSAL}
 _STOP["model_context_window_exceeded"] = LENGTH
@@ -17,50 +17,50 @@ _CACHE = {"cache_control": {"type": "ephemeral"}}
 """Ends a prefix that the server keeps: put on the tools, the system prompt and the last user turn."""
 
 
-class Messages:
-    """The wire of Anthropic's Messages API."""
+class Messages(HttpModel):
+    """A model behind Anthropic's Messages API."""
 
-    OPTIONAL: tuple[str, ...] = ("temperature", "stream")
+    SDK, CLIENT = "anthropic", "AsyncAnthropic"
+    OPTIONAL = ("temperature", "stream")
 
-    def request(
-        self, config: ModelConfig, messages: list[Message], tools: list[ToolSpec], refused: set[str]
-    ) -> dict[str, Any]:
-        """Implement Wire.request."""
-        system, turns = to_wire(messages, tools)
+    def request(self, messages: list[Message], tools: list[ToolSpec]) -> dict[str, Any]:
+        """Implement HttpModel.request."""
+        config = self.config
+        system, turns = to_wire(messages)
+        has_temperature = config.temperature is not None and "temperature" not in self.refused
         request: dict[str, Any] = {
             "model": config.name.partition("/")[2],
             "max_tokens": config.max_output_tokens,
             "messages": turns,
-        }
-        if system:
-            request["system"] = [{"type": "text", "text": system}]
-        if tools:
-            request["tools"] = [
-                {"name": t.name, "description": t.description, "input_schema": t.parameters} for t in tools
+            "system": [{"type": "text", "text": system}] if system else None,
+            "tools": [
+                {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
+                for tool in tools
             ]
+            or None,
+            # create() itself takes none
+            "extra_body": {"temperature": config.temperature} if has_temperature else None,
+            "stream": config.streams or None,
+        }
         last_user = next(turn for turn in reversed(turns) if turn["role"] == "user")
-        for blocks in (request.get("system"), request.get("tools"), last_user["content"]):
+        for blocks in (request["system"], request["tools"], last_user["content"]):
             if blocks:
                 blocks[-1] = {**blocks[-1], **_CACHE}
-        if config.temperature is not None and "temperature" not in refused:
-            request["extra_body"] = {"temperature": config.temperature}  # create() itself takes none
-        if config.streams and "stream" not in refused:
-            request["stream"] = True
         return request
 
-    async def answers(self, client: Any, request: dict[str, Any]) -> AsyncIterator[Any]:
-        """Implement Wire.answers."""
+    async def answers(self, request: dict[str, Any]) -> AsyncIterator[Any]:
+        """Implement HttpModel.answers."""
         if not request.get("stream"):
-            yield await client.messages.create(**request)
+            yield await self._client.messages.create(**request)
             return
         arguments = {name: value for name, value in request.items() if name != "stream"}
-        async with client.messages.stream(**arguments) as stream:
-            check_stream(stream.response)
+        async with self._client.messages.stream(**arguments) as stream:
+            self.check_stream(stream.response)
             async for _ in stream:
                 yield stream.current_message_snapshot
 
     def usage(self, data: dict[str, Any]) -> Usage | None:
-        """Implement Wire.usage."""
+        """Implement HttpModel.usage."""
         usage = data.get("usage")
         if not usage:
             return None
@@ -75,7 +75,7 @@ class Messages:
         )
 
     def parse(self, data: dict[str, Any], usage: Usage) -> Reply:
-        """Implement Wire.parse."""
+        """Implement HttpModel.parse."""
         stop = data.get("stop_reason")
         if not stop:
             raise Transient("the reply was cut off: it has no stop_reason")
@@ -92,13 +92,13 @@ class Messages:
         return Reply(message, usage, TOOLS if calls and reason == END else reason)
 
 
-def to_wire(messages: list[Message], tools: Sequence[ToolSpec] = ()) -> tuple[str, list[dict[str, Any]]]:
-    """`(system text, turns)` of neutral messages, made valid: user and assistant alternate.
+def to_wire(messages: list[Message]) -> tuple[str, list[dict[str, Any]]]:
+    """`(system text, turns)` of messages: user and assistant alternate.
 
     The results of a reply's tool calls are one turn. Thinking goes back as it came, signatures and all.
     """
     system, turns = [], list[dict[str, Any]]()
-    for message in valid_history(messages, tools):
+    for message in messages:
         role, content = message["role"], message["content"]
         if role == "system":
             system.append(content)

@@ -2,66 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Any
 
-from passagent.config import ModelConfig
+from passagent.models.http import HttpModel
 from passagent.models.retry import Transient, one_line
 from passagent.models.types import END, LENGTH, REFUSAL, TOOLS, Message, Reply, ToolSpec, Usage, assistant
-from passagent.models.wire import check_stream, openai_usage, valid_history
+from passagent.models.wire import openai_usage
 
 _STOP = {"stop": END, "tool_calls": TOOLS, "length": LENGTH, "content_filter": REFUSAL}
 _REASONING = ("reasoning_content", "reasoning_details", "reasoning")
 """Names of a reply's reasoning at compatible servers; it is sent back under the same name."""
 
 
-class Chat:
-    """The wire of the Chat Completions API."""
+class Chat(HttpModel):
+    """A model behind the Chat Completions API."""
 
-    OPTIONAL: tuple[str, ...] = (
-        "max_tokens",
-        "max_completion_tokens",
-        "temperature",
-        "stream_options",
-        "stream",
-        "system",
-    )
+    SDK, CLIENT = "openai", "AsyncOpenAI"
+    OPTIONAL = ("max_tokens", "max_completion_tokens", "temperature", "stream_options", "stream", "system")
 
-    def request(
-        self, config: ModelConfig, messages: list[Message], tools: list[ToolSpec], refused: set[str]
-    ) -> dict[str, Any]:
-        """Implement Wire.request."""
-        if "system" in refused:  # it becomes the beginning of the first user turn
-            messages = [m | {"role": "user"} if m["role"] == "system" else m for m in messages]
+    def request(self, messages: list[Message], tools: list[ToolSpec]) -> dict[str, Any]:
+        """Implement HttpModel.request."""
+        config = self.config
+        is_streamed = config.streams and "stream" not in self.refused
         # OpenAI's newer models take max_completion_tokens only, many compatible servers max_tokens only
-        is_old = config.is_compatible and "max_tokens" not in refused
-        request: dict[str, Any] = {
+        is_old = config.is_compatible and "max_tokens" not in self.refused
+        functions = [
+            {"name": t.name, "description": t.description, "parameters": t.parameters} for t in tools
+        ]
+        return {
             "model": config.name.partition("/")[2],
-            "messages": to_wire(messages, tools),
+            "messages": [_turn(message) for message in messages],
             "max_tokens" if is_old else "max_completion_tokens": config.max_output_tokens,
             "temperature": config.temperature,
+            "tools": [{"type": "function", "function": function} for function in functions] or None,
+            "stream": is_streamed or None,
+            "stream_options": {"include_usage": True} if is_streamed else None,
         }
-        if tools:
-            request["tools"] = [
-                {
-                    "type": "function",
-                    "function": {"name": t.name, "description": t.description, "parameters": t.parameters},
-                }
-                for t in tools
-            ]
-        if config.streams and "stream" not in refused:
-            request |= {"stream": True, "stream_options": {"include_usage": True}}
-        return {name: value for name, value in request.items() if value is not None and name not in refused}
 
-    async def answers(self, client: Any, request: dict[str, Any]) -> AsyncIterator[Any]:
-        """Implement Wire.answers."""
+    async def answers(self, request: dict[str, Any]) -> AsyncIterator[Any]:
+        """Implement HttpModel.answers."""
         from openai.lib.streaming.chat import ChatCompletionStreamState
 
-        answer = await client.chat.completions.create(**request)
+        answer = await self._client.chat.completions.create(**request)
         if not request.get("stream"):
             yield answer
             return
-        check_stream(answer.response)
+        self.check_stream(answer.response)
         state = ChatCompletionStreamState()
         async with answer:
             async for chunk in answer:
@@ -69,11 +56,11 @@ class Chat:
                 yield state.current_completion_snapshot
 
     def usage(self, data: dict[str, Any]) -> Usage | None:
-        """Implement Wire.usage."""
+        """Implement HttpModel.usage."""
         return openai_usage(data, "prompt", "completion")
 
     def parse(self, data: dict[str, Any], usage: Usage) -> Reply:
-        """Implement Wire.parse."""
+        """Implement HttpModel.parse."""
         if not data.get("choices"):
             raise Transient(one_line(f"the reply is no chat completion: {data}", 200))
         choice = data["choices"][0]
@@ -98,16 +85,10 @@ class Chat:
         return Reply(message, usage, TOOLS if stop == END and calls else stop)
 
 
-def to_wire(messages: list[Message], tools: Sequence[ToolSpec] = ()) -> list[dict[str, Any]]:
-    """Neutral messages, made valid, as Chat Completions takes them."""
-    keys = ("role", "tool_call_id", "content")
-    return [
-        _turn(message) if message["role"] == "assistant" else {k: message[k] for k in keys if k in message}
-        for message in valid_history(messages, tools)
-    ]
-
-
 def _turn(message: Message) -> dict[str, Any]:
+    """A message as Chat Completions takes it."""
+    if message["role"] != "assistant":
+        return {key: message[key] for key in ("role", "tool_call_id", "content") if key in message}
     turn = {"role": "assistant", "content": message["content"] or None}
     turn |= message.get("raw", {}).get("openai", {})
     calls = [

@@ -86,14 +86,12 @@ def shares(weights: Mapping[str, float], outcomes: Sequence[Outcome], rng: rando
         counts = (reward, len(episodes) - reward, cost, len(episodes) - cost)
         posteriors[name] = tuple(PRIOR + max(0.0, count) for count in counts)
     wins = dict.fromkeys(weights, 1)  # nobody is given up for good
-    for _ in range(DRAWS):
+    for _ in range(DRAWS if outcomes else 0):  # no noise of drawing where nothing is known
         ratio = {
             name: rng.betavariate(a, b) / max(rng.betavariate(c, d), 1e-9)
             for name, (a, b, c, d) in posteriors.items()
         }
         wins[max(ratio, key=lambda name: ratio[name])] += 1
-    if not outcomes:  # no noise of drawing where nothing is known
-        wins = dict.fromkeys(weights, 1)
     total = sum(weights[name] * wins[name] for name in weights)
     return {name: weights[name] * wins[name] / total for name in weights}
 

@@ -7,21 +7,24 @@ makes a reply whole is checked here: its stop reason and its usage. Trying again
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import logging
 import os
 import re
 import socket
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx2
 
 from passagent.config import ModelConfig
-from passagent.errors import UsageError
-from passagent.models.retry import Retrying, Transient, is_overflow, judge_status, one_line
+from passagent.errors import PassagentError, UsageError
+from passagent.models.retry import ContextOverflow, Transient, one_line, retry_after
 from passagent.models.types import Message, Reply, ToolSpec, Usage
-from passagent.models.wire import PageError, Wire, clean, server_error
+from passagent.models.wire import clean, valid_history
 from passagent.system.redaction import redact, redacted
 
 log = logging.getLogger("passagent.models")
@@ -29,6 +32,7 @@ log = logging.getLogger("passagent.models")
 TOKENS_A_BYTE = 0.5
 """An upper bound for a prompt: source code has 0.25 to 0.35 tokens a byte."""
 PLACEHOLDER_KEY = "no-key-needed"
+TRANSIENT_STATUS = {408, 409, 425, 429}
 CALL_AS_TEXT = (
     "a tool call came as text: the server does not read the model's calls; start it with a parser "
     "(vLLM: --enable-auto-tool-choice --tool-call-parser NAME; SGLang: --tool-call-parser NAME; "
@@ -41,6 +45,18 @@ _NO_SYSTEM = re.compile(
     r"\bsystem\b.{0,40}(not |un)support|(not |un)support.{0,30}\bsystem\b|only user and assistant roles", re.I
 )
 """How OpenAI and the chat templates of models refuse the role `system`."""
+_OVERFLOW = re.compile(
+    r"context[ _-]?(length|window|limit|size)|(prompt|input) is too long|too many (input|prompt) tokens"
+    r"|input token count .{0,40}exceeds|reduce the length of the (messages|prompt)",
+    re.I,
+)
+_OVERFLOW_CODES = {"context_length_exceeded", "exceed_context_size_error", "context_window_exceeded"}
+
+
+class PageError(Exception):
+    """A page of HTML came in place of a reply."""
+
+
 _UNREADABLE: tuple[type[Exception], ...] = (
     httpx2.HTTPError, httpx2.StreamError, OSError, AssertionError,
     ValueError, TypeError, LookupError, AttributeError, RuntimeError,
@@ -48,36 +64,62 @@ _UNREADABLE: tuple[type[Exception], ...] = (
 """Errors of reading a broken reply: of transport, JSON, fields of another kind, or the SDK's accumulation."""
 
 
-class HttpModel:
+class HttpModel(ABC):
     """One model behind one API. `complete` is one try: it raises Transient where another may help."""
 
-    def __init__(self, config: ModelConfig, wire: Wire, sdk: Any, client: Any, prefix: str) -> None:
-        """`sdk` is the SDK's module, `client` its class of asynchronous clients.
+    SDK: str
+    """The SDK's module; in capitals it begins the variables of key and address."""
+    CLIENT: str
+    """The SDK's class of asynchronous clients."""
+    OPTIONAL: tuple[str, ...]
+    """Parameters that can be left out where a model refuses them."""
 
-        Key and address stand in variables that begin with `prefix`. Raises UsageError without a key.
-        """
+    def __init__(self, config: ModelConfig) -> None:
+        """Raise UsageError without a key."""
+        prefix, self._sdk = self.SDK.upper(), importlib.import_module(self.SDK)
         self._key_variable = f"{prefix}_API_KEY"
         key = api_key(self._key_variable, config.name, config.base_url, f"{prefix}_BASE_URL")
-        self._client = client(api_key=key, base_url=config.base_url, timeout=config.timeout_s, max_retries=0)
-        self.name, self.config, self.wire, self._sdk = config.name, config, wire, sdk
+        self._client: Any = getattr(self._sdk, self.CLIENT)(
+            api_key=key, base_url=config.base_url, timeout=config.timeout_s, max_retries=0
+        )
+        self.name, self.config = config.name, config
         # it is shown: no password
         self.endpoint = re.sub("//[^/]*@", "//", str(self._client.base_url)).rstrip("/")
         self.is_streamed: bool | None = None
         """True if the last reply came as a stream; None: no reply came yet."""
         self.reports_cache = False
         """True once a reply has reported the prompt cache."""
-        self._refused = set[str]()
+        self.refused = set[str]()
         """Optional parameters that this model refuses."""
         self._has_warned = False
         """True once a person was warned of calls as text."""
 
+    @abstractmethod
+    def request(self, messages: list[Message], tools: list[ToolSpec]) -> dict[str, Any]:
+        """Return the arguments of the SDK's `create`; those that are None or refused are not sent."""
+
+    @abstractmethod
+    def answers(self, request: dict[str, Any]) -> AsyncIterator[Any]:
+        """Ask through the SDK, and yield its object of the reply so far; the last one may be whole.
+
+        Raises what the SDK raises, and PageError.
+        """
+
+    @abstractmethod
+    def usage(self, data: dict[str, Any]) -> Usage | None:
+        """Return what a reply, whole or not, says that it counted."""
+
+    @abstractmethod
+    def parse(self, data: dict[str, Any], usage: Usage) -> Reply:
+        """Return the reply. Raises Transient unless it is complete."""
+
     async def complete(self, messages: list[Message], tools: list[ToolSpec]) -> Reply:
         """Implement Model.complete; raises Transient, too."""
         while True:
-            request, answer = self.wire.request(self.config, messages, tools, self._refused), None
+            request, answer = self._request(messages, tools), None
             try:
                 async with asyncio.timeout(self.config.timeout_s):
-                    async for answer in self.wire.answers(self._client, request):  # noqa: B007
+                    async for answer in self.answers(request):  # noqa: B007
                         pass
                 reply = self._reply(answer, request)
             except (self._sdk.APIError, Transient, PageError, *_UNREADABLE) as error:
@@ -97,13 +139,25 @@ class HttpModel:
 
     def bound(self, messages: list[Message], tools: list[ToolSpec]) -> tuple[int, int]:
         """`(input, output)` tokens that a call may take at most."""
-        request = self.wire.request(self.config, messages, tools, self._refused)
-        size = len(json.dumps(request, ensure_ascii=False).encode())
+        size = len(json.dumps(self._request(messages, tools), ensure_ascii=False).encode())
         return int(size * TOKENS_A_BYTE) + 1, self.config.max_output_tokens
 
     def limit_silence(self, seconds: float) -> None:
         """Give up on a server that sends nothing for so long."""
         self._client = self._client.with_options(timeout=seconds)
+
+    def check_stream(self, response: Any) -> None:
+        """Raise PageError for a page, which an SDK takes for a stream without events."""
+        if "text/html" in response.headers.get("content-type", ""):
+            raise PageError
+
+    def _request(self, messages: list[Message], tools: list[ToolSpec]) -> dict[str, Any]:
+        if "system" in self.refused:  # it becomes the beginning of the first user turn
+            messages = [m | {"role": "user"} if m["role"] == "system" else m for m in messages]
+        request = self.request(valid_history(messages, tools), tools)
+        return {
+            name: value for name, value in request.items() if name not in self.refused and value is not None
+        }
 
     def _reply(self, answer: Any, request: dict[str, Any]) -> Reply:
         """The reply, whole. Raises Transient, PageError, or an error of _UNREADABLE."""
@@ -112,8 +166,8 @@ class HttpModel:
         data = answer.to_dict(warnings=False)
         if data.get("error"):
             raise self._sdk.APIError("an error", None, body=data)
-        usage = self.wire.usage(data)
-        reply = self.wire.parse(data, usage or Usage())
+        usage = self.usage(data)
+        reply = self.parse(data, usage or Usage())
         if usage is None:
             raise Transient("the reply has no usage: it was cut off, or the server counts no tokens")
         self.is_streamed = bool(request.get("stream"))
@@ -123,7 +177,7 @@ class HttpModel:
     def _usage(self, answer: Any) -> Usage | None:
         """Return what the server counted of a broken reply, as far as it came to say."""
         try:
-            return self.wire.usage(answer.to_dict(warnings=False))
+            return self.usage(answer.to_dict(warnings=False))
         except _UNREADABLE:
             return None
 
@@ -133,39 +187,36 @@ class HttpModel:
         A limit of tokens is dropped only where its name is unknown, not where its value is too large.
         """
         message, code = server_error(getattr(error, "body", None))
-        is_system, status = _NO_SYSTEM.search(message) is not None, getattr(error, "status_code", 0)
-        if status not in (400, 500 if is_system else 400) or is_overflow(400, message, code):
+        is_system = _NO_SYSTEM.search(message) is not None
+        if getattr(error, "status_code", 0) not in (400, 500 if is_system else 400):
             return False
-        for name in self.wire.OPTIONAL:
-            if is_system != (name == "system"):
-                continue
+        if is_overflow(400, message, code):
+            return False
+
+        def is_refused(name: str) -> bool:
+            if is_system or name == "system":
+                return is_system and name == "system" and request["messages"][0]["role"] == "system"
             words = "encrypted content|include" if name == "include" else re.escape(name)
             is_named = re.search(rf"(?<!\w)({words})\b", message, re.I) or getattr(error, "param", "") == name
             is_sent = name in request or name in request.get("extra_body", {})
-            is_sent |= is_system and request["messages"][0]["role"] == "system"
-            if (
-                is_sent
-                and (is_named or is_system)
-                and (not name.startswith("max_") or _UNKNOWN.search(message))
-            ):
-                if name not in self._refused:  # else another call was refused at the same time
-                    text = redact(one_line(message, 120))
-                    log.warning("%s: refuses '%s', dropped: %s", self.name, name, text)
-                self._refused.add(name)
-                return True
-        return False
+            return bool(is_sent and is_named and (name[:4] != "max_" or _UNKNOWN.search(message)))
+
+        name = next(filter(is_refused, self.OPTIONAL), None)
+        if name and name not in self.refused:  # else another call was refused at the same time
+            log.warning("%s: refuses '%s', dropped: %s", self.name, name, redact(one_line(message, 120)))
+            self.refused.add(name)
+        return name is not None
 
     def _failure(self, error: Exception, usage: Usage | None) -> Exception:
         """Return what to raise for a failed try; `usage`: what its reply counted."""
-        name = f"{self.name} at {self.endpoint}"
+        name, cause = f"{self.name} at {self.endpoint}", error.__cause__
         if isinstance(error, Transient):
             return Transient(redact(str(error)), usage=usage)
-        cause = error.__cause__
-        if isinstance(cause, httpx2.ConnectError):
-            return self._no_api(f"it cannot be reached: {_why(cause)}")
-        if isinstance(error, PageError):
-            text = "it answers with a page of HTML, not with a reply: is it the address of an API?"
-            return self._no_api(text)
+        if isinstance(error, PageError) or isinstance(cause, httpx2.ConnectError):
+            why = "it answers with a page of HTML, not with a reply: is it the address of an API?"
+            why = f"it cannot be reached: {_why(cause)}" if cause else why
+            # another try helps only where an API did answer before
+            return UsageError(f"{name}: {why}") if self.is_streamed is None else Transient(why)
         if isinstance(error, TimeoutError):
             return Transient(f"no complete reply within {self.config.timeout_s:g} s", usage=usage)
         if isinstance(error, self._sdk.APITimeoutError):
@@ -173,27 +224,42 @@ class HttpModel:
         if not isinstance(error, self._sdk.APIError) or isinstance(error, self._sdk.APIConnectionError):
             text = one_line(redact(f"no complete HTTP reply that can be read: {cause or error}"))
             return Transient(text, usage=usage)
-        body, response = getattr(error, "body", None), getattr(error, "response", None)
+        body, status = getattr(error, "body", None), getattr(error, "status_code", 200)
         message, code = server_error(body)
         if not message:
             is_page = "<html" in str(body).lower()
             message = "a page of HTML, not an API's answer" if is_page else str(error)
-        failure = judge_status(
-            name,
-            self._key_variable,
-            getattr(error, "status_code", 200),
-            message=redact(message),
-            code=code,
-            headers=getattr(response, "headers", {}),
-        )
-        if isinstance(failure, Transient):
-            failure.usage = usage
-        return failure
+        text = one_line(redact(message))
+        if is_overflow(status, message, code):
+            return ContextOverflow(f"{name}: the conversation is longer than the model's window: {text}")
+        if code == "insufficient_quota" or status == 402:
+            return UsageError(f"{name}: the account's quota is used up (HTTP {status}): {text}")
+        if status < 400:
+            return Transient(f"an error instead of the rest of the reply: {text}", usage=usage)
+        if status in TRANSIENT_STATUS or status >= 500:
+            headers = getattr(getattr(error, "response", None), "headers", {})
+            return Transient(f"HTTP {status}: {text}", retry_after(headers), usage)
+        if status in (401, 403):
+            why = f"the server refuses the key (HTTP {status}); check {self._key_variable}: {text}"
+            return UsageError(f"{name}: {why}")
+        if status == 404:
+            return UsageError(f"{name}: no such model or address (HTTP 404): {text}")
+        return PassagentError(f"{name}: the server refuses the request (HTTP {status}): {text}")
 
-    def _no_api(self, text: str) -> Exception:
-        """Return what to raise where no API answers: another try helps only where one did before."""
-        is_first = self.is_streamed is None
-        return UsageError(f"{self.name} at {self.endpoint}: {text}") if is_first else Transient(text)
+
+def is_overflow(status: int, message: str, code: str) -> bool:
+    """Return whether an error says that the prompt does not fit into the model's window."""
+    has_words = status in (200, 400) and _OVERFLOW.search(message) is not None
+    return has_words or status == 413 or code in _OVERFLOW_CODES
+
+
+def server_error(body: Any) -> tuple[str, str]:
+    """`(message, code)` of an API's error object, bare or under `error`; empty where there is none."""
+    inner = body.get("error", body) if isinstance(body, dict) else None
+    if isinstance(inner, str):
+        return inner, ""
+    fields = inner if isinstance(inner, dict) else {}
+    return str(fields.get("message") or ""), str(fields.get("code") or fields.get("type") or "")
 
 
 def _why(error: BaseException) -> str:
@@ -235,25 +301,3 @@ def api_key(variable: str, name: str, base_url: str | None, base_url_variable: s
     if not key:
         raise UsageError(f"--model {name}: {variable} is not set; export {variable}=... or give --base-url")
     return key
-
-
-def open_openai(config: ModelConfig) -> Retrying:
-    """Open a model behind Chat Completions or Responses. Raises UsageError if the key is missing."""
-    import openai
-
-    from passagent.models.chat import Chat
-    from passagent.models.responses import Responses
-
-    api = config.api or ("chat" if config.is_compatible else "responses")
-    wire: Wire = Chat() if api == "chat" else Responses()
-    return Retrying(HttpModel(config, wire, openai, openai.AsyncOpenAI, "OPENAI"), config.max_retries)
-
-
-def open_anthropic(config: ModelConfig) -> Retrying:
-    """Open a model behind the Messages API. Raises UsageError if the key is missing."""
-    import anthropic
-
-    from passagent.models.anthropic import Messages
-
-    model = HttpModel(config, Messages(), anthropic, anthropic.AsyncAnthropic, "ANTHROPIC")
-    return Retrying(model, config.max_retries)

@@ -74,21 +74,21 @@ class Meter:
         try:
             reply = await model.complete(messages, tools)
         except BaseException as error:
-            self._failed(call_id, error, time.monotonic() - started)
+            state, ending = "lost", ledger.Ending(error="given up under way")
+            if isinstance(error, Transient | PassagentError):  # else given up, or an error of passagent's own
+                usage: Usage | None = getattr(error, "usage", None)
+                cost = self.price.cost(usage) if usage and self.price else None
+                tokens: dict[str, Any] = asdict(usage) if usage else {}
+                reason, seconds = redact(one_line(str(error))), time.monotonic() - started
+                state, ending = (
+                    "broken" if usage else "failed",
+                    ledger.Ending(tokens, cost, seconds, error=reason),
+                )
+            ledger.end(self.store, call_id, state, ending)
             release()
             raise
         self._arrived = (call_id, time.monotonic() - started, release)
         return reply
-
-    def _failed(self, call_id: int, error: BaseException, latency_s: float) -> None:
-        if not isinstance(error, Transient | PassagentError):  # given up, or an error of passagent's own
-            ledger.end(self.store, call_id, "lost", ledger.Ending(error="given up under way"))
-            return
-        usage: Usage | None = getattr(error, "usage", None)
-        tokens: dict[str, Any] = asdict(usage) if usage else {}
-        cost = self.price.cost(usage) if usage and self.price else None
-        ending = ledger.Ending(tokens, cost, latency_s, error=redact(one_line(str(error))))
-        ledger.end(self.store, call_id, "broken" if tokens else "failed", ending)
 
 
 def metered(model: Model, meter: Meter) -> Retrying:

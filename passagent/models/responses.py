@@ -2,60 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Any
 
-from passagent.config import ModelConfig
+from passagent.models.http import HttpModel
 from passagent.models.retry import Transient
 from passagent.models.types import END, LENGTH, REFUSAL, TOOLS, Message, Reply, ToolSpec, Usage, assistant
-from passagent.models.wire import check_stream, clean, openai_usage, valid_history
+from passagent.models.wire import openai_usage
 
 _INCOMPLETE = {"max_output_tokens": LENGTH, "content_filter": REFUSAL}
 
 
-class Responses:
-    """The wire of OpenAI's Responses API."""
+class Responses(HttpModel):
+    """A model behind OpenAI's Responses API."""
 
-    OPTIONAL: tuple[str, ...] = ("temperature", "include", "stream")
+    SDK, CLIENT = "openai", "AsyncOpenAI"
+    OPTIONAL = ("temperature", "include", "stream")
 
-    def request(
-        self, config: ModelConfig, messages: list[Message], tools: list[ToolSpec], refused: set[str]
-    ) -> dict[str, Any]:
-        """Implement Wire.request."""
-        system = "\n\n".join(clean(m["content"]) for m in messages if m["role"] == "system")
-        request: dict[str, Any] = {
-            "model": config.name.partition("/")[2],
-            "input": to_wire(messages, tools),
-            "max_output_tokens": config.max_output_tokens,
+    def request(self, messages: list[Message], tools: list[ToolSpec]) -> dict[str, Any]:
+        """Implement HttpModel.request."""
+        return {
+            "model": self.config.name.partition("/")[2],
+            "instructions": "\n\n".join(m["content"] for m in messages if m["role"] == "system") or None,
+            "input": to_wire(messages),
+            "max_output_tokens": self.config.max_output_tokens,
             "store": False,
             "include": ["reasoning.encrypted_content"],
-            "temperature": config.temperature,
-            "stream": config.streams or None,
-        }
-        if system:
-            request["instructions"] = system
-        if tools:
-            request["tools"] = [
+            "temperature": self.config.temperature,
+            "stream": self.config.streams or None,
+            "tools": [
                 {
                     "type": "function",
-                    "name": t.name,
-                    "description": t.description,
-                    "parameters": t.parameters,
+                    "name": tool.name,
+                    "description": tool.description,
+                    "parameters": tool.parameters,
                     "strict": False,  # strict asks for schemas in which every property is required
                 }
-                for t in tools
+                for tool in tools
             ]
-        return {name: value for name, value in request.items() if value is not None and name not in refused}
+            or None,
+        }
 
-    async def answers(self, client: Any, request: dict[str, Any]) -> AsyncIterator[Any]:
-        """Implement Wire.answers."""
+    async def answers(self, request: dict[str, Any]) -> AsyncIterator[Any]:
+        """Implement HttpModel.answers."""
         from openai import APIError
 
-        answer = await client.responses.create(**request)
+        answer = await self._client.responses.create(**request)
         if not request.get("stream"):
             yield answer
             return
-        check_stream(answer.response)
+        self.check_stream(answer.response)
         async with answer:
             async for event in answer:
                 if event.type == "error":  # the SDK raises nothing here
@@ -64,11 +60,11 @@ class Responses:
                     yield event.response
 
     def usage(self, data: dict[str, Any]) -> Usage | None:
-        """Implement Wire.usage."""
+        """Implement HttpModel.usage."""
         return openai_usage(data, "input", "output")
 
     def parse(self, data: dict[str, Any], usage: Usage) -> Reply:
-        """Implement Wire.parse."""
+        """Implement HttpModel.parse."""
         status = data.get("status")
         if status not in ("completed", "incomplete"):
             raise Transient(f"the reply was cut off: its status is {status}")
@@ -91,10 +87,10 @@ class Responses:
         return Reply(message, usage, REFUSAL if refusals else stop)
 
 
-def to_wire(messages: list[Message], tools: Sequence[ToolSpec] = ()) -> list[dict[str, Any]]:
-    """Neutral messages, without the system's and made valid, as input items; reasoning as it came."""
+def to_wire(messages: list[Message]) -> list[dict[str, Any]]:
+    """Messages, without the system's, as input items; reasoning as it came."""
     items: list[dict[str, Any]] = []
-    for message in valid_history(messages, tools):
+    for message in messages:
         role, content = message["role"], message["content"]
         if role == "tool":
             called = message["tool_call_id"]

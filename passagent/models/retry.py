@@ -1,8 +1,7 @@
-"""The one place that decides whether a failed model call is tried again, when, and what a person reads.
+"""Try a failed model call again, with exponential jitter or when the server's Retry-After says so.
 
-The SDKs' own retries are off: each try is a row of the ledger. 408, 409, 425, 429, 5xx (529 among them),
-time-outs, broken connections and incomplete replies are tried again with exponential jitter, or when the
-server's Retry-After says so. Everything else is an answer: it is raised at once.
+The SDKs' own retries are off: each try is a row of the ledger. HttpModel raises Transient for what another
+try may help: 408, 409, 425, 429, 5xx, time-outs, broken connections and incomplete replies.
 """
 
 from __future__ import annotations
@@ -14,19 +13,12 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from passagent.errors import InfrastructureError, PassagentError, UsageError
+from passagent.errors import InfrastructureError, PassagentError
 from passagent.models.types import Message, Model, Reply, ToolSpec, Usage
 
 log = logging.getLogger("passagent.models")
 
 MAX_WAIT_S, MAX_RETRY_AFTER_S = 60.0, 600.0
-TRANSIENT_STATUS = {408, 409, 425, 429}
-_OVERFLOW = re.compile(
-    r"context[ _-]?(length|window|limit|size)|(prompt|input) is too long|too many (input|prompt) tokens"
-    r"|input token count .{0,40}exceeds|reduce the length of the (messages|prompt)",
-    re.I,
-)
-_OVERFLOW_CODES = {"context_length_exceeded", "exceed_context_size_error", "context_window_exceeded"}
 
 
 class Transient(Exception):
@@ -91,36 +83,6 @@ class Retrying:
 def backoff(number: int) -> float:
     """Seconds to wait after the failed try of this number, from 1."""
     return min(MAX_WAIT_S, 0.5 * 2 ** (number - 1)) + random.uniform(0, 0.5)
-
-
-def judge_status(
-    name: str, key_variable: str, status: int, *, message: str, code: str, headers: Mapping[str, str]
-) -> Exception:
-    """Read a server's error as Transient, ContextOverflow, UsageError or PassagentError.
-
-    `status`: of HTTP; 200 for an error inside a reply. `message` and `code` are the server's, secrets already
-    taken out; `key_variable` names the key's variable.
-    """
-    text = one_line(message)
-    if is_overflow(status, message, code):
-        return ContextOverflow(f"{name}: the conversation is longer than the model's window: {text}")
-    if code == "insufficient_quota" or status == 402:
-        return UsageError(f"{name}: the account's quota is used up (HTTP {status}): {text}")
-    if status < 400:
-        return Transient(f"an error instead of the rest of the reply: {text}")
-    if status in TRANSIENT_STATUS or status >= 500:
-        return Transient(f"HTTP {status}: {text}", retry_after(headers))
-    if status in (401, 403):
-        return UsageError(f"{name}: the server refuses the key (HTTP {status}); check {key_variable}: {text}")
-    if status == 404:
-        return UsageError(f"{name}: no such model or address (HTTP 404): {text}")
-    return PassagentError(f"{name}: the server refuses the request (HTTP {status}): {text}")
-
-
-def is_overflow(status: int, message: str, code: str) -> bool:
-    """Return whether an error says that the prompt does not fit into the model's window."""
-    has_words = status in (200, 400) and _OVERFLOW.search(message) is not None
-    return has_words or status == 413 or code in _OVERFLOW_CODES
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

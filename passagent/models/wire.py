@@ -1,51 +1,18 @@
-"""The common part of the providers' APIs: how a request is written and a reply read, and a valid history."""
+"""The common part of the providers' APIs: a history that each of them takes, and counts of tokens."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
-from passagent.config import ModelConfig
-from passagent.models.types import Message, Reply, ToolSpec, Usage
+from passagent.models.types import Message, ToolSpec, Usage
 
 _NO_NAME = re.compile(r"[^a-zA-Z0-9_-]+")
 """Characters that no API takes in a tool's name, though replies hold them."""
 MAX_NAME = 64
 _SURROGATES = re.compile("[\ud800-\udfff]")
-
-
-class PageError(Exception):
-    """A page of HTML came in place of a reply."""
-
-
-class Wire(Protocol):
-    """One API."""
-
-    OPTIONAL: tuple[str, ...]
-    """Parameters that can be left out where a model refuses them."""
-
-    def request(
-        self, config: ModelConfig, messages: list[Message], tools: list[ToolSpec], refused: set[str]
-    ) -> dict[str, Any]:
-        """The arguments of the SDK's `create`."""
-        ...
-
-    def answers(self, client: Any, request: dict[str, Any]) -> AsyncIterator[Any]:
-        """Ask through the SDK, and yield its object of the reply so far; the last one may be whole.
-
-        Raises what the SDK raises, and PageError.
-        """
-        ...
-
-    def usage(self, data: dict[str, Any]) -> Usage | None:
-        """Return what a reply, whole or not, says that it counted."""
-        ...
-
-    def parse(self, data: dict[str, Any], usage: Usage) -> Reply:
-        """The reply. Raises Transient unless it is complete."""
-        ...
 
 
 def clean(value: Any) -> Any:
@@ -59,19 +26,6 @@ def clean(value: Any) -> Any:
     return value
 
 
-def arguments_object(text: str) -> dict[str, Any]:
-    """A call's arguments as an object; what is no JSON object comes as `{"invalid_json": text}`.
-
-    Servers parse the arguments of earlier calls too, and refuse the whole request over a broken one.
-    """
-    try:
-        value = json.loads(text or "{}")
-        json.dumps(value, allow_nan=False)  # NaN is no JSON, though Python reads it: it cannot be sent back
-    except (ValueError, RecursionError):
-        return {"invalid_json": text}
-    return value if isinstance(value, dict) else {"invalid_json": text}
-
-
 def valid_history(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[Message]:
     """Return `messages` in a form that every API takes.
 
@@ -82,7 +36,8 @@ def valid_history(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> lis
     for message in messages:
         if message["role"] == "assistant":
             calls = [
-                call | {"name": _sent_name(call["name"], names), "arguments": _sent_arguments(call)}
+                call
+                | {"name": _sent_name(call["name"], names), "arguments": _sent_arguments(call["arguments"])}
                 for call in message["tool_calls"]
             ]
             if message["content"].strip() or calls:
@@ -99,30 +54,25 @@ def _sent_name(name: str, tools: Sequence[str]) -> str:
     return meant_tool(name, tools) or _NO_NAME.sub("_", name).strip("_")[:MAX_NAME] or "unnamed"
 
 
-def _sent_arguments(call: dict[str, str]) -> str:
-    parsed, text = arguments_object(call["arguments"]), call["arguments"]
-    return json.dumps(parsed) if "invalid_json" in parsed or not text else text
+def _sent_arguments(text: str) -> str:
+    """A call's arguments; what is no JSON object becomes `{"invalid_json": text}`.
+
+    Servers parse the arguments of earlier calls too, and refuse the whole request over a broken one.
+    """
+    try:
+        value = json.loads(text or "{}")
+        json.dumps(value, allow_nan=False)  # NaN is no JSON, though Python reads it: it cannot be sent back
+    except (ValueError, RecursionError):
+        value = None
+    if isinstance(value, dict):
+        return text or "{}"
+    return json.dumps({"invalid_json": text})
 
 
 def meant_tool(name: str, tools: Sequence[str]) -> str | None:
     """Return the one of `tools` that `name` holds as a word, as `functions.check` does; else None."""
     named = set(re.findall(r"[\w-]+", name)) & set(tools)
     return named.pop() if len(named) == 1 else None
-
-
-def check_stream(response: Any) -> None:
-    """Raise PageError for a page, which an SDK takes for a stream without events."""
-    if "text/html" in response.headers.get("content-type", ""):
-        raise PageError
-
-
-def server_error(body: Any) -> tuple[str, str]:
-    """`(message, code)` of an API's error object, bare or under `error`; empty where there is none."""
-    inner = body.get("error", body) if isinstance(body, dict) else None
-    if isinstance(inner, str):
-        return inner, ""
-    fields = inner if isinstance(inner, dict) else {}
-    return str(fields.get("message") or ""), str(fields.get("code") or fields.get("type") or "")
 
 
 def openai_usage(data: dict[str, Any], prompt: str, completion: str) -> Usage | None:

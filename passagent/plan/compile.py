@@ -19,7 +19,7 @@ from pathlib import Path
 from passagent.errors import PassagentError
 from passagent.kernels import build, build_cuda, toolchain
 from passagent.kernels.build import Signature
-from passagent.kernels.source_errors import KernelBuildError, KernelRefused
+from passagent.kernels.source_errors import KernelBuildError, KernelRefused, line_of_word
 from passagent.plan.arguments import AddressArg, leaves
 from passagent.plan.check import PlanError
 from passagent.plan.model import (
@@ -54,6 +54,11 @@ _LIKE = {
 _TALK = re.compile(
     r'^(?:loc\("[^"]*":\d+:\d+\)|[^\s:]*\.ttir:\d+:\d+): error: (.*)$|^refused: (.*)$', re.MULTILINE
 )
+_WRITTEN = {
+    "holds inline assembly": "(?:inline_asm_elementwise|globaltimer|smid)",
+    "prints": "(?:device_)?print",
+}
+"""Beginnings of refusals, and how what they are about is written in Triton."""
 
 
 class PlanBuildError(PassagentError):
@@ -159,7 +164,8 @@ def _compile(kernel: TritonKernel, request: str, scratch: Path) -> Path:
     facts = json.loads((scratch / "kernel.json").read_text())
     build_cuda.check_built((scratch / "kernel.ptx").read_text(), cubin, kernel.text)
     if facts["num_ctas"] != 1:
-        raise KernelRefused("triton_option", 1, "has num_ctas of more than 1, which is not launched")
+        message = "has num_ctas of more than 1, which is not launched"
+        raise KernelRefused("triton_option", _line(kernel), message)
     facts["types"] = _types(kernel, facts["types"])
     (scratch / "kernel").write_bytes(json.dumps(facts).encode() + b"\n" + cubin)
     return scratch / "kernel"
@@ -170,9 +176,16 @@ def _explained(kernel: TritonKernel, text: str) -> KernelBuildError | KernelRefu
     messages = [(error, refused) for error, refused in _TALK.findall(text)]
     refusals = [refused for _, refused in messages if refused]
     if refusals:
-        return KernelRefused("triton_ir", 1, "; ".join(refusals[:5]))
+        return KernelRefused("triton_ir", _line(kernel, refusals[0]), "; ".join(refusals[:5]))
     errors = [error for error, _ in messages] or [text.strip().splitlines()[-1]]
     return KernelBuildError(f"{kernel.entry} does not compile: {'; '.join(dict.fromkeys(errors))[:600]}")
+
+
+def _line(kernel: TritonKernel, refusal: str = "") -> int:
+    """The line of the kernel's text that a refusal is about: IR has no places. At least the kernel's own."""
+    words = [word for begin, word in _WRITTEN.items() if refusal.startswith(begin)]
+    lines = (line_of_word(kernel.text, word) for word in (*words, rf"def\s+{kernel.entry}"))
+    return next((line for line in lines if line > 1), 1)
 
 
 def _types(kernel: TritonKernel, types: list[str]) -> list[str]:
@@ -180,11 +193,10 @@ def _types(kernel: TritonKernel, types: list[str]) -> list[str]:
     expected = [_like(kind) for kind in _flat(kernel.signature)]
     if any(kind.startswith("tensordesc") for kind in expected):
         message = "is given a descriptor made on the host; make it in the kernel: tl.make_tensor_descriptor"
-        raise KernelRefused("triton_ir", 1, message)
+        raise KernelRefused("triton_ir", _line(kernel), message)
     if expected != types or not all(kind.startswith("*") or kind in _CTYPES for kind in types):
-        raise KernelRefused(
-            "triton_ir", 1, f"takes {', '.join(types)}; its signature says {', '.join(expected)}"
-        )
+        message = f"takes {', '.join(types)}; its signature says {', '.join(expected)}"
+        raise KernelRefused("triton_ir", _line(kernel), message)
     return ["void*" if kind.startswith("*") else _CTYPES[kind] for kind in types]
 
 

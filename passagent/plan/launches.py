@@ -10,13 +10,24 @@ from typing import Any
 import torch
 import triton
 from pydantic import ValidationError
+from triton._C.libtriton import ir
+from triton.compiler import ASTSource
 from triton.language.core import constexpr, dtype
 from triton.runtime import autotuner, jit
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from passagent.plan import kernel_text, ttir
+from passagent.plan import kernel_text
 from passagent.plan.arguments import Argument, DescriptorArg, FunctionArg, TritonDtypeArg, TupleArg
-from passagent.plan.model import Alternative, Bound, Choice, Launch, Options, TritonKernel
+from passagent.plan.model import (
+    Alternative,
+    Attribute,
+    Bound,
+    Choice,
+    Launch,
+    Options,
+    Parameter,
+    TritonKernel,
+)
 from passagent.plan.recording_session import Recorder, Session
 from passagent.plan.refusal import Refused, running_place
 
@@ -85,7 +96,7 @@ def _kernel(
     try:
         checked_options = Options(**options)
         text = kernel_text.text_of(kernel, arguments.values())
-        source = ttir.make(kernel, arguments, options, session)
+        ttir, signature, constants, attributes = _ir(session, kernel, arguments, options)
     except Refused as error:
         session.refuse(error.message)
     except ValidationError as error:
@@ -101,15 +112,70 @@ def _kernel(
     return TritonKernel(
         text=text,
         entry=name,
-        signature=source.signature,
-        ttir=source.ttir,
+        signature=tuple(_parameter(name, kind) for name, kind in signature.items()),
+        ttir=ttir,
         constants=tuple(
-            Bound(path=path, value=_argument(session, value)) for path, value in source.constants.items()
+            Bound(path=_path(path), value=_argument(session, value)) for path, value in constants.items()
         ),
-        specialisation=source.specialisation,
+        specialisation=tuple(
+            Attribute(path=_path(path), name=name, value=int(value))
+            for path, pairs in attributes.items()
+            for name, value in pairs
+        ),
         options=checked_options,
         target=f"cuda:{facts.capability}",
     )
+
+
+class _Pointer(jit.MockTensor):
+    """A tensor as Triton asks about it: its dtype, and whether its address is a multiple of 16."""
+
+    def __init__(self, session: Session, tensor: torch.Tensor) -> None:
+        super().__init__(tensor.dtype, list(tensor.shape))
+        self.data_ptr = lambda: session.recorder.address(tensor)  # type: ignore[method-assign]
+
+
+def _ir(
+    session: Session, kernel: Any, arguments: dict[str, Any], options: dict[str, Any]
+) -> tuple[str, dict[str, Any], dict[Any, Any], dict[Any, Any]]:
+    """Triton's own IR of a launch, made without a GPU: its text, signature, constants and attributes.
+
+    Raises what Triton raises.
+    """
+    _, _, target, backend, binder = kernel.create_binder()
+    pointers = {name: _pointers(value, session) for name, value in arguments.items()}
+    options = {**options, "debug": True, "sanitize_overflow": False}  # keeps tl.device_assert, adds none
+    bound, specialisation, opts = binder(**pointers, **options)
+    opts, signature, constants, attributes = kernel._pack_args(backend, options, bound, specialisation, opts)
+    source = ASTSource(kernel, signature, constants, attributes)
+    context = ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    functions, modules = backend.get_codegen_implementation(opts), backend.get_module_map()
+    module = source.make_ir(target, opts, functions, modules, context)
+    text = module.str_nodebug() if hasattr(module, "str_nodebug") else str(module)
+    return text, signature, constants, attributes
+
+
+def _path(path: Any) -> tuple[int, ...]:
+    return path if isinstance(path, tuple) else (path,)
+
+
+def _pointers(value: Any, session: Session) -> Any:
+    if isinstance(value, torch.Tensor):
+        return _Pointer(session, value)
+    if isinstance(value, TensorDescriptor):
+        return value
+    if isinstance(value, tuple):
+        items = [_pointers(item, session) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    return value
+
+
+def _parameter(name: str, kind: Any) -> Parameter:
+    if isinstance(kind, tuple):
+        return Parameter(name=name, type="tuple", items=tuple(_parameter("", item) for item in kind))
+    return Parameter(name=name, type=str(kind))
 
 
 def _argument(session: Session, value: Any) -> Argument:

@@ -366,12 +366,18 @@ class Call(Record):
     """Position of the pass in `Recording.passes`."""
     plan: Number
     """Position of the plan in the pass's `plans`."""
+    nodes: Annotated[tuple[Name, ...], Field(max_length=10_000)]
+    """The nodes of the graph that the match covers, one for each operator of the pattern, in its order.
+
+    What the parameters are bound to and which nodes are outputs follows from them. The graph is the captured
+    one after the calls before this one; what replaced them are its nodes `call`, `call_output`, `call_1` ...
+    """
     arguments: Annotated[tuple[Argument, ...], Field(max_length=1000)]
     """The result of `replacement_args` on the match: parameters of the pattern and constants."""
 
 
 class SubgraphCalls(Record):
-    """The calls of one subgraph, in the order in which the passes find them."""
+    """The calls of one subgraph, in the order in which they take their nodes' places."""
 
     name: FileName
     calls: Annotated[tuple[Call, ...], Field(max_length=10_000)]
@@ -384,6 +390,10 @@ class Recording(Record):
     device: Device
     passes: Annotated[tuple[Pass, ...], Field(max_length=1000)]
     subgraphs: Annotated[tuple[SubgraphCalls, ...], Field(max_length=10_000)]
+
+    def calls_of(self, subgraph: str) -> tuple[Call, ...]:
+        """The calls of the subgraph of that name."""
+        return next((graph.calls for graph in self.subgraphs if graph.name == subgraph), ())
 
     @model_validator(mode="after")
     def _refers(self) -> Self:

@@ -14,6 +14,8 @@ from passagent.evaluator.candidate import Candidate
 from passagent.evaluator.target import uses_triton
 from passagent.kernels.layout import strides
 from passagent.plan.arguments import Device
+from passagent.plan.check import PlanError
+from passagent.plan.convert import bound_argument
 from passagent.plan.messages import (
     MOST_ANSWER,
     Answer,
@@ -26,9 +28,10 @@ from passagent.plan.messages import (
     as_line,
 )
 from passagent.plan.model import Recording
-from passagent.plan.recorded_pattern import check_calls
-from passagent.sandbox.child import ForkServer
+from passagent.plan.recorded_pattern import Bindings, check_calls, planned_passes, replace_calls
+from passagent.sandbox.child import Ending, ForkServer
 from passagent.sandbox.sandbox import Limits
+from passagent.tasks.graphio import load_graph
 from passagent.tasks.reader import Subgraph as TaskSubgraph
 from passagent.tasks.reader import Task
 
@@ -88,31 +91,38 @@ def read_answer(raw: bytes, request: Request) -> Recorded | Refusal:
 
 
 def _check_fits(answer: Recorded, request: Request) -> None:
-    """Raise ValueError or MalformedPattern for a recording of something else than was asked."""
+    """Raise ValueError, PlanError or MalformedPattern for a recording of something else than was asked."""
     check_fits(answer.recording, request.subgraphs, request.device)
     if not all(recorded.file in request.files for recorded in answer.recording.passes):
         raise ValueError("a pass is of a file that the candidate does not have")
     names = {subgraph.name for subgraph in request.subgraphs}
     if not all(failure.subgraph in names for failure in answer.failed):
         raise ValueError("it fails on other subgraphs")
-    check_calls(answer.recording)
 
 
 def check_fits(recording: Recording, subgraphs: Sequence[Subgraph], device: str) -> None:
-    """Raise ValueError for a recording of other subgraphs, or for another device."""
+    """Raise PlanError for a recording of other subgraphs or places in them, or for another device."""
     if [subgraph.name for subgraph in recording.subgraphs] != [subgraph.name for subgraph in subgraphs]:
-        raise ValueError("it is of other subgraphs")
+        raise PlanError("it is of other subgraphs")
     if recording.device != device:
-        raise ValueError(f"it is for {recording.device}")
+        raise PlanError(f"it is for {recording.device}")
+    check_calls(recording)
+    passes = planned_passes(recording)
+    for recorded, subgraph in zip(recording.subgraphs, subgraphs, strict=True):
+
+        def replacement(position: int, bindings: Bindings, calls: Any = recorded.calls) -> Any:
+            return check_fits, tuple(bound_argument(part, bindings) for part in calls[position].arguments)
+
+        replace_calls(load_graph(subgraph.nodes).graph, passes, recorded.calls, replacement)
 
 
-def _unanswered(end: dict[str, Any], is_late: bool) -> Refusal:
-    status: int = end["status"]
+def _unanswered(end: Ending, is_late: bool) -> Refusal:
+    status = end.code
     failing: Failing = "runtime_error"
     if is_late:
         failing = "timeout"
         how = "took too long; host code waits for nothing"
-    elif end["cpu_s"] >= LIMITS.cpu_s - 1 and status < 0:
+    elif end.cpu_s >= LIMITS.cpu_s - 1 and status < 0:
         failing = "timeout"
         how = (
             f"used its {LIMITS.cpu_s} s of processor time; host code decides on launches and computes nothing"

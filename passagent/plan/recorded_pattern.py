@@ -1,28 +1,36 @@
-"""A recorded pattern as a graph to match with, on the trusted side: every name is looked up, nothing is run.
+"""Recorded patterns and their places in a graph, on the trusted side: names are looked up, nothing is run.
 
-It stays a `torch.fx.Graph`: no GraphModule is made of it, whose code would be written from its names.
+A recording says which nodes each call replaces. That they are the pattern is checked, not searched. A pattern
+stays a `torch.fx.Graph`: no GraphModule is made of it, whose code would be written from its names.
 """
 
 from __future__ import annotations
 
 import builtins
+import functools
 import keyword
 import math
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
 from passagent.errors import PassagentError
+from passagent.evaluator.matching.matcher import MatchError, match_at
 from passagent.evaluator.matching.pattern import is_operator
+from passagent.evaluator.matching.rewrite import PlannedPass, replace_match
 from passagent.plan.arguments import ParameterArg, leaves
-from passagent.plan.model import PatternNode, Recording
+from passagent.plan.check import PlanError
+from passagent.plan.model import Call, PatternNode, Recording
 
 _MODULES = {"torch": torch, "operator": operator, "_operator": operator, "math": math}
 _TORCH_VALUES = {"dtype": torch.dtype, "memory_format": torch.memory_format, "layout": torch.layout}
 _TYPES = {"bool": bool, "int": int, "float": float, "complex": complex}
+
+Bindings = dict[str, Any]
+"""The values of a pattern's parameters in a match: nodes of the graph, and literals."""
 
 
 class MalformedPattern(PassagentError):
@@ -44,9 +52,54 @@ def pattern_graph(nodes: Iterable[PatternNode]) -> fx.Graph:
                 raise MalformedPattern(f"the arguments of {entry.name} are no tuple")
             by_name[entry.name] = graph.create_node(entry.op, target, args, kwargs, name=entry.name)
         graph.lint()
+        _check_interface(graph)
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, RecursionError) as error:
         raise MalformedPattern(f"a pattern is malformed: {type(error).__name__}: {error}"[:300]) from error
     return graph
+
+
+def _check_interface(graph: fx.Graph) -> None:
+    """Raise MalformedPattern for a parameter that no operator uses, and for results that are no nodes."""
+    *inner, last = graph.nodes
+    returned = last.args[0] if last.op == "output" and last.args else None
+    results = returned if isinstance(returned, (tuple, list)) else [returned]
+    if not results or not all(isinstance(node, fx.Node) for node in results):
+        raise MalformedPattern("a pattern does not return nodes")
+    parameters = [node for node in inner if node.op == "placeholder"]
+    if len({node.target for node in parameters}) < len(parameters):
+        raise MalformedPattern("a pattern has two parameters of one name")
+    unused = next((node for node in parameters if not node.users.keys() - {last}), None)
+    if unused is not None or any(node.op == "output" for node in inner):
+        raise MalformedPattern(f"a pattern uses {unused or 'its output'} in no operator, or returns twice")
+
+
+def planned_passes(recording: Recording) -> list[PlannedPass]:
+    """The passes of a recording, by what they match. Raises MalformedPattern."""
+    return [PlannedPass(p.name, p.file, pattern_graph(p.pattern)) for p in recording.passes]
+
+
+def replace_calls(
+    graph: fx.Graph,
+    passes: Sequence[PlannedPass],
+    calls: Sequence[Call],
+    replacement: Callable[[int, Bindings], tuple[Callable[..., Any], tuple[Any, ...]]],
+    check: bool = False,
+) -> None:
+    """Put a replacement in the place of each call, one after another; changes the graph.
+
+    `replacement` gives the function and its arguments for the position of a call and the values of its
+    pattern's parameters. With `check` the number of outputs is checked at each call. Raises PlanError where
+    a call is not in a place of its pattern.
+    """
+    for position, call in enumerate(calls):
+        planned = passes[call.number]
+        try:
+            matched = match_at(planned.pattern_graph, graph, call.nodes)
+        except MatchError as error:
+            raise PlanError(f"call {position}, of {planned.name}, is not where it says: {error}") from error
+        bound = functools.partial(replacement, position)
+        replace_match(graph, planned, matched, check=check, replacement=bound)
+    graph.lint()
 
 
 def check_calls(recording: Recording) -> None:

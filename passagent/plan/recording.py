@@ -19,8 +19,8 @@ from torch.utils._pytree import tree_leaves
 from passagent.evaluator.candidate import Candidate
 from passagent.evaluator.correctness.compare import metadata_problem
 from passagent.evaluator.matching.diagnose import best_attempt
+from passagent.evaluator.matching.loaded_passes import LoadedPass, PassLoadError, load_passes
 from passagent.evaluator.matching.matcher import Match
-from passagent.evaluator.matching.passes import LoadedPass, PassLoadError, load_passes
 from passagent.evaluator.matching.rewrite import Token, apply_passes, arguments_of
 from passagent.plan import facts as device
 from passagent.plan import native, operators, refusal, without_cuda
@@ -110,7 +110,8 @@ def _record(request: Request, recorder: Recorder, passes: list[LoadedPass]) -> R
             plan, earlier = call.plan.model_copy(update={"facts": facts}), plans[call.number]
             if plan not in earlier:
                 earlier.append(plan)
-            listed.append(Call(number=call.number, plan=earlier.index(plan), arguments=call.arguments))
+            place = earlier.index(plan)
+            listed.append(Call(number=call.number, plan=place, nodes=call.nodes, arguments=call.arguments))
         subgraphs.append(SubgraphCalls(name=name, calls=tuple(listed)))
     for number, unmatched in supposed:
         plan = unmatched.model_copy(update={"facts": facts})
@@ -136,7 +137,7 @@ def _twice(recorder: Recorder, passes: list[LoadedPass], subgraph: Subgraph) -> 
 
 
 def _pass(loaded: LoadedPass, plans: tuple[Plan, ...]) -> Pass:
-    nodes = graphio.dump_nodes(loaded.pattern_graph)
+    nodes = graphio.dump_graph(loaded.pattern_graph)
     return Pass(
         name=loaded.name, file=loaded.file, pattern=tuple(PatternNode(**node) for node in nodes), plans=plans
     )
@@ -148,6 +149,8 @@ class _Recorded:
     """The number of the pass."""
     line: int
     """Where the replacement function begins."""
+    nodes: tuple[str, ...]
+    """The names of the nodes that the call replaces."""
     arguments: tuple[Argument, ...]
     plan: Plan
 
@@ -191,7 +194,8 @@ class _Run:
                 if hasattr(self.passes[number].replacement_func, "__code__")
                 else 0
             )
-            self.calls.append(_Recorded(number, line, arguments, self._recorded[position]))
+            nodes = rewritten.places[position]
+            self.calls.append(_Recorded(number, line, nodes, arguments, self._recorded[position]))
         for mismatch in rewritten.mismatches:
             self.missed.append(
                 Missed(

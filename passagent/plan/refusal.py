@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
 
-from passagent.evaluator.matching.passes import PACKAGE
+from passagent.evaluator.matching.loaded_passes import PACKAGE
 
 COMPUTES = "{operator} computes in host code; compute it in a kernel"
 NOT_GIVEN = "computes a convolution of another tensor than the call is given; compute it in a kernel"

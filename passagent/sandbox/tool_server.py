@@ -16,10 +16,8 @@ import select
 import signal
 import socket
 import sys
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,24 +30,10 @@ _DEVICES = [Path("/dev") / name for name in ("null", "zero", "full", "random", "
 _MOST_FDS = 4
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
-_LOOK_MS = 20
-"""How often the processes of running tools are counted."""
+_LOOK_S = 0.02
+"""How often the processes of a running tool are counted."""
 
 Request = dict[str, Any]
-
-
-@dataclass
-class _Tool:
-    """A tool that runs: the leader of its process group."""
-
-    pid: int
-    status: socket.socket
-    most: int
-    """Processes and threads that it may have."""
-    others: int
-    """Threads of the machine when it began."""
-    is_crowd: bool = False
-    """It had more than `most`, and was killed for that."""
 
 
 def main(fd: int) -> None:
@@ -61,68 +45,66 @@ def main(fd: int) -> None:
         if layers[name] == "on":
             enter()
     control.send(json.dumps(layers).encode())
-    woken, wake = os.pipe()
-    os.set_blocking(wake, False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(wake)
-    poll, running = select.poll(), dict[int, _Tool]()
-    poll.register(control, select.POLLIN)
-    poll.register(woken, select.POLLIN)
     gc.freeze()  # what is forked copies less
     gc.disable()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the processes that watch tools
+    server = os.getpid()
     while True:
-        ready = {number for number, _ in poll.poll(_LOOK_MS if running else None)}
-        for given_up in ready & running.keys():  # nobody waits for it any more
-            poll.unregister(given_up)
-            _kill(running[given_up].pid)
-        _stop_crowds(running)
-        if woken in ready:
-            os.read(woken, 1 << 16)
-            _reap(running, poll)
-        if control.fileno() in ready and not _start(control, layers, running, poll):
-            for tool in running.values():
-                _kill(tool.pid)
+        try:
+            data, fds, _, _ = socket.recv_fds(control, 1 << 20, _MOST_FDS)
+        except OSError:
             return
-
-
-def _start(
-    control: socket.socket,
-    layers: dict[str, str],
-    running: dict[int, _Tool],
-    poll: select.poll,
-) -> bool:
-    """Start the tool that is asked for next; False if nobody asks any more."""
-    try:
-        data, fds, _, _ = socket.recv_fds(control, 1 << 20, _MOST_FDS)
-    except OSError:
-        return False
-    if not data:
-        return False
-    for fd in fds:
-        os.set_inheritable(fd, False)
-    status = socket.socket(fileno=fds[3])
-    try:
-        pid = os.fork()
-    except OSError as error:
-        status.send(json.dumps({"failed": str(error)}).encode())
+        if not data:
+            return
+        for attached in fds:
+            os.set_inheritable(attached, False)
+        status = socket.socket(fileno=fds[3])
+        try:
+            if os.fork() == 0:
+                control.close()
+                _watch(json.loads(data), fds, status, layers, server)
+        except OSError as error:
+            status.send(json.dumps({"failed": str(error)}).encode())
         status.close()
-    else:
-        request = json.loads(data)
+        for attached in fds[:3]:
+            os.close(attached)
+
+
+def _watch(
+    request: Request, fds: list[int], status: socket.socket, layers: dict[str, str], server: int
+) -> None:
+    """In a child: start the tool that is asked for, and say how it ended. What it leaves running is killed.
+
+    So is the tool when nobody waits for it any more, or it has more processes and threads than it may.
+    """
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+        others, is_crowd = _threads_of_all(), False
+        pid = os.fork()
         if pid == 0:
             _become(request, fds, status, layers)
-        running[status.fileno()] = _Tool(pid, status, request["limits"]["processes"], _threads_of_all())
-        poll.register(status, select.POLLIN)
-    for fd in fds[:3]:
-        os.close(fd)
-    return True
+        while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            is_crowd = is_crowd or _is_crowd(pid, request["limits"]["processes"], others)
+            if is_crowd or os.getppid() != server or select.select([status], [], [], 0)[0]:
+                _kill(pid)
+            signal.sigtimedwait([signal.SIGCHLD], _LOOK_S)
+        _kill(pid)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        status.send(json.dumps({"code": code, "crowd": is_crowd}).encode())
+    except OSError as error:
+        with suppress(OSError):  # nobody waits for it
+            status.send(json.dumps({"failed": str(error)}).encode())
+    finally:
+        os._exit(0)
 
 
 def _become(request: Request, fds: list[int], status: socket.socket, layers: dict[str, str]) -> None:
     """In the child: shut it in, and run the tool in its place."""
     try:
-        signal.set_wakeup_fd(-1)
         os.setsid()
-        for kind in (signal.SIGCHLD, *_IGNORED_BY_PYTHON):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+        for kind in _IGNORED_BY_PYTHON:
             signal.signal(kind, signal.SIG_DFL)
         for target, fd in enumerate(fds[:3]):
             os.dup2(fd, target)
@@ -189,50 +171,27 @@ def _tried() -> dict[str, str]:
     return dict(json.loads(answer))
 
 
-def _stop_crowds(running: dict[int, _Tool]) -> None:
-    """Kill each tool that has more processes and threads than it may.
+def _is_crowd(pid: int, most: int, others: int) -> bool:
+    """Tell whether a tool has more than `most` processes and threads.
 
     The kernel's own limit does not hold for root, nor apart from the user's other processes. All of /proc is
-    read only where the machine has so many more threads than when the tool began.
+    read only where the machine has so many more threads than the `others` when the tool began.
     """
-    if not running:
-        return
-    all_threads = _threads_of_all()
-    if all(all_threads - tool.others <= tool.most for tool in running.values()):
-        return
-    of_group = Counter[int]()
+    if _threads_of_all() - others <= most:
+        return False
+    count = 0
     for name in os.listdir("/proc"):
         if name.isdecimal():
             with suppress(OSError), open(f"/proc/{name}/stat") as stat:
                 fields = stat.read().rpartition(")")[2].split()
-                of_group[int(fields[2])] += int(fields[17])  # pgrp, num_threads
-    for tool in running.values():
-        if of_group[tool.pid] > tool.most:
-            tool.is_crowd = True
-            _kill(tool.pid)
+                count += int(fields[17]) if int(fields[2]) == pid else 0  # num_threads, pgrp
+    return count > most
 
 
 def _threads_of_all() -> int:
     """How many threads the machine has."""
     with open("/proc/loadavg") as file:
         return int(file.read().split()[3].partition("/")[2])
-
-
-def _reap(running: dict[int, _Tool], poll: select.poll) -> None:
-    """Tell of each tool that ended; what it left running is killed."""
-    with suppress(ChildProcessError):
-        while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
-            _kill(ended.si_pid)
-            _, code = os.waitpid(ended.si_pid, 0)
-            for fd, tool in list(running.items()):
-                if tool.pid == ended.si_pid:
-                    with suppress(KeyError):
-                        poll.unregister(fd)
-                    del running[fd]
-                    with suppress(OSError):  # nobody waits for it
-                        ending = {"code": os.waitstatus_to_exitcode(code), "crowd": tool.is_crowd}
-                        tool.status.send(json.dumps(ending).encode())
-                    tool.status.close()
 
 
 def _kill(pid: int) -> None:

@@ -24,18 +24,18 @@ from passagent.evaluator.service.known import Case, Known, keep, recall
 from passagent.evaluator.service.pool import SubjectLost
 from passagent.events import EvaluationBegun
 from passagent.sandbox.environment import evaluator_version
-from passagent.search.finalists import confirmed_evaluation
+from passagent.search.finalists import confirmed_evaluation, evaluation_of
+from passagent.search.islands import IslandView
 from passagent.search.run_models import ask_validator, is_validation_due
 from passagent.search.session import Session
 from passagent.search.stop import Want
-from passagent.store import Store, bests, evaluations, nodes
+from passagent.store import Store, nodes
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
-from passagent.store.runs import SEEDS
 from passagent.tasks import Task
 
 if TYPE_CHECKING:
-    from passagent.experience.profiling.profiler import Profiled
+    from passagent.experience.profiling.profile_record import Profile
 
 
 TWINS = 3
@@ -48,10 +48,9 @@ def submitter(session: Session, episode: Episode) -> Callable[[dict[str, str], s
     """`submit(files, call_id)` of an episode; a call that is repeated after a crash finds its node again."""
 
     async def submit(files: dict[str, str], call_id: str) -> Answer:
-        node, is_begun = propose(session, episode, files, call_id)
-        evaluation = None
+        node, evaluation = propose(session.store, episode, files, call_id), None
         if node.state != "done":
-            node, evaluation = await judge(session, node, Candidate(files), is_begun)
+            node, evaluation = await judge(session, node, Candidate(files))
         evaluation = evaluation or evaluation_of(session.store, node)
         repeat, answer = _repeat_line(session.store, node), tell(session.store, node, files, evaluation)
         return Answer(f"{repeat}\n{answer}" if repeat else answer, {"evaluation": verdict(evaluation)})
@@ -59,40 +58,30 @@ def submitter(session: Session, episode: Episode) -> Callable[[dict[str, str], s
     return submit
 
 
-def propose(session: Session, episode: Episode, files: dict[str, str], call_id: str) -> tuple[Node, bool]:
-    """The node of a call, and whether it is evaluated from now on: not while an equal one is."""
-    candidate = Candidate(files)
-    note, key = note_of(files), canonical_key(files, candidate.key)
-    proposal = nodes.Proposal(files, note, key)
-    with session.store.transaction():
-        earlier = nodes.of_episode(session.store, episode.id)
-        parent_id = _parent(earlier, call_id, episode)
-        node = nodes.propose(session.store, episode, call_id, proposal, parent_id)
-        is_begun = node.state != "done" and nodes.start(session.store, node.id)
-    return node, is_begun
+def propose(store: Store, episode: Episode, files: dict[str, str], call_id: str) -> Node:
+    """The node of a call: made from the one before it in its episode, the first from the episode's parent."""
+    proposal = nodes.Proposal(files, note_of(files), canonical_key(files, Candidate(files).key))
+    with store.transaction():
+        earlier = [node for node in nodes.of_episode(store, episode.id) if node.call_id != call_id]
+        parent_id = earlier[-1].id if earlier else episode.parent_id
+        return nodes.propose(store, episode, call_id, proposal, parent_id)
 
 
 def tell(store: Store, node: Node, files: dict[str, str], evaluation: Evaluation | None = None) -> str:
     """Describe to a model a node that is done and its `files`, and its diagnosis where that changed."""
     evaluation = evaluation or evaluation_of(store, node)
-    parent_as, best_as = bests.as_before(store, node)
     parent = None if node.parent_id is None else nodes.get_node(store, node.parent_id)
     diagnosed, before = node.diagnosed or {}, (parent and parent.diagnosed) or {}
     diagnosis = diagnosed.get("text", "") if diagnosed.get("label") != before.get("label") else ""
-    return observation(evaluation, parent_as, best_as, files, diagnosis)
+    parent_as = parent.as_score if parent and parent.status == "ok" else None
+    return observation(evaluation, parent_as, best_before(store, node), files, diagnosis)
 
 
 def _repeat_line(store: Store, node: Node) -> str:
-    """A line that names the earlier node with the same program; empty for a new program.
-
-    Only the node's own island and the seeds are searched: the text must not depend on which island is
-    faster.
-    """
-    same = None if node.repeat_of is None else nodes.get_node(store, node.repeat_of)
-    if same is None and node.island != SEEDS:
-        same = nodes.first_of_program(store, node.run_id, SEEDS, node.canonical_key)
-    if same is None:
+    """A line that names the earlier node with the same program; empty for a new program."""
+    if node.repeat_of is None:
         return ""
+    same = nodes.get_node(store, node.repeat_of)
     result = f"{same.status}" if same.as_score is None else f"{same.status}, AS {same.as_score:.4f}"
     again = "not evaluated again" if node.evaluation_id == same.evaluation_id else "measured once more"
     return (
@@ -101,10 +90,22 @@ def _repeat_line(store: Store, node: Node) -> str:
     )
 
 
+def best_before(store: Store, node: Node) -> float | None:
+    """The best AS that the node's island knew of when the node was made: also of its episode's earlier nodes.
+
+    None where nothing correct was timed.
+    """
+    same_episode = nodes.of_episode(store, node.episode_id)
+    earlier = [other for other in same_episode if other.id < node.id and other.status == "ok"]
+    scores = [IslandView(store, node.run_id, node.island).best_before(node.number)]
+    scores += [other.as_score for other in earlier if other.repeat_of is None]
+    return max((score for score in scores if score is not None and score != nodes.UNTIMED), default=None)
+
+
 def score_to_beat(store: Store, node: Node) -> float:
     """The best AS that the node's island knew of, over all rounds; its lower end where timing is unstable."""
-    _, best = bests.as_before(store, node)
-    for first in bests.elites(store, node.run_id, node.island, 1):
+    best = best_before(store, node)
+    for first in IslandView(store, node.run_id, node.island).elites(1):
         if first.as_score == best:
             evaluation = confirmed_evaluation(store, first)
             is_unstable = any(graph.unstable for graph in evaluation.graphs)
@@ -112,29 +113,14 @@ def score_to_beat(store: Store, node: Node) -> float:
     return best or 0.0  # what is best is measured again
 
 
-def evaluation_of(store: Store, node: Node) -> Evaluation:
-    """The evaluation of a node that is done."""
-    assert node.evaluation_id is not None
-    return Evaluation.model_validate(evaluations.get_evaluation(store, node.evaluation_id))
-
-
-def _parent(earlier: list[Node], call_id: str, episode: Episode) -> int | None:
-    """A candidate is made from the one before it in its episode, the first from the episode's parent."""
-    before = [node for node in earlier if node.call_id != call_id]
-    return before[-1].id if before else episode.parent_id
-
-
-async def judge(
-    session: Session, node: Node, candidate: Candidate, is_begun: bool
-) -> tuple[Node, Evaluation]:
+async def judge(session: Session, node: Node, candidate: Candidate) -> tuple[Node, Evaluation]:
     """Evaluate the node, or answer from the store; store and diagnose. Raises what the evaluator raises.
 
-    While an equal candidate is being evaluated it is waited for; `is_begun` says that none is.
+    While an equal candidate of the run is being evaluated it is waited for.
     """
-    while not is_begun:
+    while not nodes.start(session.store, node.id):
         session.check()
         await session.changed.wait()
-        is_begun = nodes.start(session.store, node.id)
     session.events.tell(EvaluationBegun, node=node.id, island=node.island, episode=node.number)
     try:
         node, evaluation = await _judge(session, node, candidate)
@@ -273,7 +259,7 @@ async def limits_of(session: Session, files: dict[str, str], deep: bool) -> str:
 
 async def profiled(
     task: Task, candidate: Candidate, evaluation: Evaluation | None, config: EvaluatorConfig, deep: bool
-) -> Profiled:
+) -> Profile:
     """The profile of an evaluated candidate. Raises ToolError where there is nothing to profile.
 
     The device is leased meanwhile: what is timed, by this program or another, waits.

@@ -23,10 +23,9 @@ from passagent.search.expansion import conclude, run_claimed
 from passagent.search.remeasure import confirm, confirm_contender, environment_of, measure_again
 from passagent.search.run_models import distil, distil_rest
 from passagent.search.session import EXPERT, Session, Stopping
-from passagent.store import episodes, nodes, runs, seeds, sessions
-from passagent.store.episodes import Episode
+from passagent.store import episodes, nodes, runs, sessions
 from passagent.store.runs import SEEDS
-from passagent.store.sessions import Terms, driven
+from passagent.store.sessions import driven
 
 log = logging.getLogger("passagent.search")
 
@@ -50,33 +49,25 @@ async def search(session: Session) -> Outcome:
     islands have in flight is finished first.
     """
     with driving(session):
-        return await _searched(session)
-
-
-async def _searched(session: Session) -> Outcome:
-    """The work of a session that drives its run; see search."""
-    state, reason = "failed", "the process ended"
-    try:
-        await _watched(session)
-        state = "stopped" if session.is_interrupted else "finished"
-        reason = session.stop_reason or "all episodes are done"
-    except asyncio.CancelledError:
-        state, reason = "stopped", "interrupted"
-        raise
-    except BaseException as error:
-        reason = str(error) if isinstance(error, PassagentError) else f"{type(error).__name__}: {error}"
-        raise
-    finally:
+        state, reason = "failed", "the process ended"
         try:
-            sessions.end(session.store, session.run.id, state, reason, session.elapsed_s)
-        except PassagentError as error:
-            log.warning("the session's end could not be stored: %s", error)
-        if session.describing is not None:
-            session.describing.cancel()
-            await asyncio.wait({session.describing})
-        if session.distiller is not None:
-            await session.distiller.close()
-    return Outcome(state, reason)
+            await _watched(session)
+            state = "stopped" if session.is_interrupted else "finished"
+            reason = session.stop_reason or "all episodes are done"
+        except asyncio.CancelledError:
+            state, reason = "stopped", "interrupted"
+            raise
+        except BaseException as error:
+            reason = str(error) if isinstance(error, PassagentError) else f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            try:
+                sessions.end(session.store, session.run.id, state, reason, session.elapsed_s)
+            except PassagentError as error:
+                log.warning("the session's end could not be stored: %s", error)
+            if session.distiller is not None:
+                await session.distiller.close()
+        return Outcome(state, reason)
 
 
 async def _watched(session: Session) -> None:
@@ -183,58 +174,54 @@ async def seed(session: Session) -> None:
 
     Raises what the evaluator raises. A stop is left to the islands, who notice it, too.
     """
-    count = 0 if EXPERT in model_names(session.model) else session.config.search.expert_seeds
+    store, count = session.store, 0
+    if EXPERT not in model_names(session.model):
+        count = session.config.search.expert_seeds
     try:
         while session.check().wanted != "stop_after_episodes":
-            episode = episodes.next_episode(session.store, session.run, SEEDS, count)
+            episode = episodes.next_episode(store, session.run, SEEDS, count)
             if episode is None:
                 return
-            await _make(session, episode)
+            planted = [node for node in nodes.of_episode(store, episode.id) if node.call_id == nodes.PLANTED]
+            if not planted:  # the expert's conversation
+                await run_claimed(session, episode)
+                continue
+            if planted[0].state != "done":
+                await judge(session, planted[0], Candidate(nodes.get_files(store, planted[0])))
+            conclude(session, episode, None, nodes.PLANTED)
     except Stopping as stopping:
         log.info("no more seeds: %s", stopping)
-
-
-async def _make(session: Session, episode: Episode) -> Episode:
-    """A seed's episode at its end: the expert's conversation, or the verdict on what was planted."""
-    store = session.store
-    node = next((n for n in nodes.of_episode(store, episode.id) if n.call_id == seeds.CALL), None)
-    if node is None:
-        return await run_claimed(session, episode)
-    if node.state != "done":
-        is_begun = nodes.start(store, node.id)
-        await judge(session, node, Candidate(nodes.get_files(store, node)), is_begun)
-    return conclude(session, episode, None, seeds.CALL)
 
 
 @contextmanager
 def driving(session: Session) -> Iterator[None]:
     """Hold the run's lock, and begin a session on it. Raises UsageError while another process drives it."""
-    store, run_id = session.store, session.run.id
+    store, run_id, config = session.store, session.run.id, session.config
+    terms = {
+        "version": __version__,
+        "config": config.model_dump_json(),
+        "prompts": prompts_hash(),
+        "environment": environment_of(session),
+    }
     lock = sessions.lock_run(store, run_id)
     if lock is None:
         raise driven(store, run_id)
     try:
-        _begin(session)
+        with store.transaction():
+            notes = sessions.begin(store, run_id, **terms)
+            runs.update_run(
+                store,
+                run_id,
+                config=terms["config"],
+                iters=config.search.iters,
+                model=config.model.label,
+                device=config.evaluator.device,
+            )
+        session.run = runs.get_run(store, run_id)
+        _ = session.machine  # measured before anything is timed
+        session.started = time.monotonic()
+        for note in notes:
+            session.events.note(note)
         yield
     finally:
         os.close(lock)
-
-
-def _begin(session: Session) -> None:
-    store, run_id, config = session.store, session.run.id, session.config
-    terms = Terms(__version__, config.model_dump_json(), prompts_hash(), environment_of(session))
-    with store.transaction():
-        notes = sessions.begin(store, run_id, terms)
-        runs.set_config(
-            store,
-            run_id,
-            config=terms.config,
-            iters=config.search.iters,
-            model=config.model.label,
-            device=config.evaluator.device,
-        )
-    session.run = runs.get_run(store, run_id)
-    _ = session.machine  # measured before anything is timed
-    session.started = time.monotonic()
-    for note in notes:
-        session.events.note(note)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import difflib
 import random
 import re
@@ -16,7 +15,7 @@ from passagent.errors import PassagentError
 from passagent.evaluator.fleet.opening import LOCAL, threads_of
 from passagent.evaluator.hardware.devices import first_device
 from passagent.evaluator.reference import eager
-from passagent.evaluator.result import Evaluation
+from passagent.evaluator.reference.eager import EagerGraph
 from passagent.evaluator.target import kind_of, target_of
 from passagent.experience import knowledge, retrieve
 from passagent.experience.diagnosis import START, Diagnosis
@@ -24,9 +23,10 @@ from passagent.experience.exemplars import Match
 from passagent.experience.failure import first_error
 from passagent.experience.hints import LEARNED, Hint, LearnedHint, Situation, is_held_out
 from passagent.experience.knowledge import Passage
-from passagent.search.islands import is_draft, is_first
+from passagent.search.finalists import evaluation_of
+from passagent.search.islands import IslandView, is_draft, is_first
 from passagent.search.session import EXPERT, Session
-from passagent.store import Store, bests, evaluations, hint_uses, nodes, runs
+from passagent.store import Store, hint_uses, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS
@@ -50,7 +50,7 @@ def episode_context(session: Session, episode: Episode, parent: Node | None) -> 
     tried, more = list[Attempt](), 0
     if not draft:
         tried, more = attempts(session, episode, parent, island.nodes)
-        best = bests.best_known(store, run_id, episode.island, episode.number)
+        best = IslandView(store, run_id, episode.island).best_before(episode.number)
         scores += [best] if best is not None and best > 0 else []
     scores += [parent.as_score] if parent and parent.status == "ok" and parent.as_score else []
     past: list[Match] = []
@@ -73,7 +73,7 @@ def episode_context(session: Session, episode: Episode, parent: Node | None) -> 
         past=past,
         machine=session.machine,
         threads=threads_of(session.config.evaluator),
-        eager=session.eager,
+        eager=session.eager or (),
         migrated=episode.migration is not None,
         limits=session.config.agent,
     )
@@ -81,8 +81,8 @@ def episode_context(session: Session, episode: Episode, parent: Node | None) -> 
 
 def parent_view(session: Session, parent: Node) -> ParentView:
     """The parent as the prompt shows it."""
-    assert parent.evaluation_id is not None and parent.status is not None
-    evaluation = Evaluation.model_validate(evaluations.get_evaluation(session.store, parent.evaluation_id))
+    assert parent.status is not None
+    evaluation = evaluation_of(session.store, parent)
     files = nodes.get_files(session.store, parent)
     return ParentView(
         node_id=parent.id,
@@ -198,13 +198,12 @@ def relatives(store: Store, episode: Episode, parent: Node | None, limit: int) -
     then to the seeds. Only what was finished before the episode began is looked at, so the same is found
     whichever island is faster.
     """
-    run_id, island = episode.run_id, episode.island
-    ahead = nodes.ancestors(store, parent.id, limit) if parent else []
+    ahead = nodes.ancestors(store, parent, limit) if parent else []
     same_episode = nodes.of_episode(store, parent.episode_id) if parent else []
     later = [node for node in same_episode if parent and node.place > parent.place]
-    after = nodes.siblings(store, run_id, island, episode.parent_id, limit)
-    others = nodes.newest_before(store, episode, limit, 3 * limit + 1)
-    seeds = bests.best_of_island(store, run_id, SEEDS, limit + 1)
+    after = nodes.newest_before(store, episode, limit, same_start=True)
+    others = nodes.newest_before(store, episode, limit)
+    seeds = nodes.best_of_island(store, episode.run_id, SEEDS, limit + 1)
     nearest = chain(*zip_longest(ahead, later, after), others, seeds)
     by_id: dict[int, Node] = {}
     for node in nearest:
@@ -223,8 +222,7 @@ def attempt(store: Store, node: Node) -> Attempt:
         more = len(edits) - MAX_FILES
         changed = ", ".join(edits[:MAX_FILES] + ([f"{more} more files"] if more > 0 else [])) or "nothing"
     if node.status != "ok" and node.evaluation_id is not None:
-        result = evaluations.get_evaluation(store, node.evaluation_id, samples=False)
-        failure = first_error(Evaluation.model_validate(result), files)
+        failure = first_error(evaluation_of(store, node, samples=False), files)
     return Attempt(
         node.id, node.status or "", node.as_score, node.note, node.parent_id, changed=changed, failure=failure
     )
@@ -266,24 +264,28 @@ def changes(before: dict[str, str], after: dict[str, str]) -> list[Change]:
 async def describe(session: Session, episode: Episode) -> None:
     """Have `session.eager` known before an episode's prompt is composed.
 
-    The expert reads the task itself and is not held up. Raises Stopping soon after a person asks to stop.
+    The expert reads the task itself and is not held up. A task or machine that fails here fails at the first
+    candidate, too. Raises Stopping soon after a person asks to stop.
     """
-    if session.eager or episode.island == SEEDS or session.model.name == EXPERT:
+    if episode.island == SEEDS or session.model.name == EXPERT:
         return
-    if session.describing is None:
-        session.describing = asyncio.create_task(_describe(session))
-    await session.in_time(asyncio.wait({session.describing}))
+    async with session.describing:
+        if session.eager is None:
+            try:
+                session.eager = await session.in_time(_describe(session))
+            except PassagentError as error:
+                session.eager = ()
+                session.events.note(f"eager could not be measured for the prompts: {error}")
 
 
-async def _describe(session: Session) -> None:
-    """Ask the evaluator, once a day. A task or machine that fails here fails at the first candidate, too."""
-    config, is_local = session.config.evaluator, session.config.evaluator.pool == LOCAL
-    if is_local and (known := eager.kept(session.task, config, first_device(config.device))):
-        session.eager = known
-        return
-    try:
-        session.eager = await session.evaluator.describe(session.task.path)
-    except PassagentError as error:
-        session.events.note(f"eager could not be measured for the prompts: {error}")
-    if session.eager and is_local:
-        eager.keep(session.task, config, first_device(config.device), session.eager)
+async def _describe(session: Session) -> tuple[EagerGraph, ...]:
+    """Ask the evaluator, once a day where it is this machine's."""
+    config, evaluator = session.config.evaluator, session.evaluator
+    if config.pool != LOCAL:
+        return await evaluator.describe(session.task.path)
+    device = first_device(config.device)
+    if kept := eager.kept(session.task, config, device):
+        return kept
+    if figures := await evaluator.describe(session.task.path):
+        eager.keep(session.task, config, device, figures)
+    return figures

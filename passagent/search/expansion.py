@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,6 +12,7 @@ from passagent.agent.editor import file_editor
 from passagent.agent.episode import run_episode
 from passagent.agent.evaluator_tool import pass_evaluator
 from passagent.agent.prompt import compose
+from passagent.agent.taskfiles import read_task_files
 from passagent.agent.tool_specs import CHECK, CODE, EDITOR, EVALUATOR, KNOWLEDGE, PROFILE, Tool
 from passagent.agent.toolbox import check, own_tool, profile, search_code, search_knowledge
 from passagent.agent.workspace import Workspace
@@ -21,12 +23,21 @@ from passagent.experience import knowledge
 from passagent.models.meter import metered
 from passagent.models.types import Message, Usage
 from passagent.search.candidates import limits_of, outline, submitter
-from passagent.search.episode_context import describe, episode_context, parent_view
-from passagent.search.islands import IslandView, gains_after, is_draft, is_first, is_progress, log_gain
-from passagent.search.policies import Greedy, choose_migrant, policy_of
+from passagent.search.episode_context import describe, episode_context
+from passagent.search.islands import (
+    Greedy,
+    IslandView,
+    choose_migrant,
+    gains_after,
+    is_draft,
+    is_first,
+    is_progress,
+    log_gain,
+    policy_of,
+)
 from passagent.search.run_models import choose_model, meter_of, writer_of
 from passagent.search.session import Session
-from passagent.store import bests, episodes, hint_uses, nodes, runs
+from passagent.store import episodes, hint_uses, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS
@@ -66,7 +77,8 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
         if usage:
             session.check()
 
-    workspace = Workspace(session.task_files, parent_view(session, parent).files if parent else {})
+    files = nodes.get_files(session.store, parent) if parent else {}
+    workspace = Workspace(read_task_files(session.task.path), files)
     agent_tools = tools(session, episode, workspace, parent)
     model = metered(writer_of(session, episode), meter)
     end = await run_episode(model, messages, agent_tools, save, session.config.agent, session.left)
@@ -83,10 +95,11 @@ def begin(session: Session, episode: Episode) -> tuple[Episode, list[Message]]:
     model = choose_model(session, episode)
     episode = replace(episode, parent_id=parent_id, migration=reason, model=model)
     context = episode_context(session, episode, parent)
-    messages = redacted(compose(context))
+    messages, shown = redacted(compose(context)), [hint.id for hint in context.hints]
+    if shown or context.held_out:
+        episode = replace(episode, hints=json.dumps(shown), held_out=json.dumps(context.held_out))
     with store.transaction():
-        episodes.set_parent(store, episode)
-        hint_uses.record_uses(store, episode, [hint.id for hint in context.hints], context.held_out)
+        episodes.set_start(store, episode)
         episodes.add_messages(store, episode, messages)
     session.events.look()
     return episode, messages
@@ -122,7 +135,7 @@ def conclude(session: Session, episode: Episode, parent: Node | None, reason: st
     # a program that was there before is no progress, whatever a second measurement of it says
     new = max((node.as_score or 0.0 for node in right if node.repeat_of is None), default=None)
     gain = log_gain(parent, best)
-    scores = [bests.best_known(store, session.run.id, island, episode.number)]
+    scores = [IslandView(store, session.run.id, island).best_before(episode.number)]
     scores += [parent.as_score] if parent and parent.status == "ok" else []
     before = max((score for score in scores if score is not None), default=None)
     gained = is_progress(before, new)
@@ -138,15 +151,15 @@ def conclude(session: Session, episode: Episode, parent: Node | None, reason: st
 def _count_gain(session: Session, best: float | None, correct: list[Node]) -> None:
     """Count what an episode that left `best` and these correct nodes gained for the run."""
     store, run_id = session.store, session.run.id
-    before, start = runs.gains_of(store, run_id), None
+    before, start = runs.get_run(store, run_id).gained, None
     if before is None:
-        seed = next(iter(bests.best_of_island(store, run_id, SEEDS, 1)), None)
+        seed = next(iter(nodes.best_of_island(store, run_id, SEEDS, 1)), None)
         start = seed.as_score if seed else None
         correct = [*correct, *([seed] if seed else [])]
     headrooms = [(node.diagnosed or {}).get("headroom") for node in correct]
     headroom = min((value for value in headrooms if value is not None), default=None)
     after = gains_after(before, start, best, session.elapsed_s, headroom)
-    runs.save_gains(store, run_id, after)
+    runs.update_run(store, run_id, gains=json.dumps(vars(after)))
 
 
 def tools(

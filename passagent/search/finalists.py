@@ -13,15 +13,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from passagent.evaluator import score
 from passagent.evaluator.result import Evaluation, GraphResult, Speedup
 from passagent.store import Store, evaluations
-from passagent.store.bests import best_of_island
-from passagent.store.nodes import Node, get_node
+from passagent.store.nodes import Node, best_of_island, get_node
 from passagent.store.runs import SEEDS, islands
 
 _T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
@@ -115,16 +114,12 @@ def winner(store: Store, run_id: str, by_model: bool = False) -> Node | None:
     """The best correct node: of the newest series, if one of its nodes was correct in every round.
 
     Else the best by its one measurement, of the nodes that the series did not hold. `by_model`: only of the
-    run's model; seeds, which were there before its first reply, and copies of their programs do not count.
+    run's model; seeds, which were there before its first reply, do not count.
     """
-    rows, seeds = last_series(store, run_id), set[str]()
-    if by_model:
-        names = {"run": run_id, "seeds": SEEDS}
-        keys = store.rows("SELECT canonical_key FROM nodes WHERE run_id = :run AND island = :seeds", names)
-        seeds = {row["canonical_key"] for row in keys}
+    rows = last_series(store, run_id)
     confirmed = (get_node(store, node_id) for node_id in scores(rows))
-    best = next((node for node in confirmed if node.canonical_key not in seeds), None)
-    return best or _best_beside(store, run_id, rows, seeds)
+    best = next((node for node in confirmed if not (by_model and node.island == SEEDS)), None)
+    return best or _best_beside(store, run_id, rows, by_model)
 
 
 def found_since(store: Store, run_id: str) -> Node | None:
@@ -139,12 +134,12 @@ def found_since(store: Store, run_id: str) -> Node | None:
 
 
 def _best_beside(
-    store: Store, run_id: str, rows: Sequence[Measurement], without: Collection[str] = ()
+    store: Store, run_id: str, rows: Sequence[Measurement], by_model: bool = False
 ) -> Node | None:
-    """The best correct node, by its one measurement, not of the series `rows` nor a program `without`."""
+    """The best correct node, by its one measurement, that is not of the series `rows`; see `winner`."""
     held = {row.node_id for row in rows}
-    ranked = best_of_run(store, run_id, len(held) + len(without) + 1)
-    return next((node for node in ranked if node.id not in held and node.canonical_key not in without), None)
+    ranked = best_of_run(store, run_id, len(held) + 1)
+    return next((n for n in ranked if n.id not in held and not (by_model and n.island == SEEDS)), None)
 
 
 def best_of_run(store: Store, run_id: str, limit: int) -> list[Node]:
@@ -152,24 +147,20 @@ def best_of_run(store: Store, run_id: str, limit: int) -> list[Node]:
     populations = [SEEDS, *(island.island for island in islands(store, run_id))]
     candidates = [node for number in populations for node in best_of_island(store, run_id, number, limit)]
     distinct: dict[str, Node] = {}
-    for node in sorted(candidates, key=lambda node: (-(node.as_score or 0.0), node.number, node.place)):
+    for node in sorted(candidates, key=lambda node: node.rank, reverse=True):
         distinct.setdefault(node.canonical_key, node)
     return list(distinct.values())
 
 
 def contenders(store: Store, run_id: str, limit: int) -> list[Node]:
-    """At most `limit` of the best timed nodes: those whose interval reaches the best one's."""
+    """At most `limit` of the best timed nodes: those whose interval reaches the best one's.
+
+    The interval of a node's AS is all there is where it is not known.
+    """
     best = [node for node in best_of_run(store, run_id, limit) if node.as_score is not None][:limit]
-    ends = [_ends(store, node) for node in best]
-    return [node for node, (_, high) in zip(best, ends, strict=True) if high >= ends[0][0]]
-
-
-def _ends(store: Store, node: Node) -> tuple[float, float]:
-    """The interval of a node's AS; all there is where it is not known."""
-    assert node.evaluation_id is not None
-    result = evaluations.get_evaluation(store, node.evaluation_id, samples=False)
-    low, high = result.get("as_low"), result.get("as_high")
-    return 0.0 if low is None else low, math.inf if high is None else high
+    measured = [evaluation_of(store, node, samples=False) for node in best]
+    highs = [math.inf if evaluation.as_high is None else evaluation.as_high for evaluation in measured]
+    return [node for node, high in zip(best, highs, strict=True) if high >= (measured[0].as_low or 0.0)]
 
 
 def measurements(store: Store, run_id: str) -> list[Measurement]:
@@ -226,12 +217,17 @@ def rounds_of(store: Store, rows: Sequence[Measurement]) -> dict[int, list[Round
     return measured
 
 
+def evaluation_of(store: Store, node: Node, samples: bool = True) -> Evaluation:
+    """The evaluation of a node that is done, in a fraction of the time without its timing `samples`."""
+    assert node.evaluation_id is not None
+    return Evaluation.model_validate(evaluations.get_evaluation(store, node.evaluation_id, samples))
+
+
 def confirmed_evaluation(store: Store, node: Node) -> Evaluation:
     """The evaluation of a node that is done: of a finalist its rounds pooled, else its one measurement."""
-    assert node.evaluation_id is not None
     rounds = [row.evaluation_id for row in last_series(store, node.run_id) if row.node_id == node.id]
     if not rounds:
-        return Evaluation.model_validate(evaluations.get_evaluation(store, node.evaluation_id))
+        return evaluation_of(store, node)
     results = (evaluations.get_evaluation(store, evaluation_id, samples=False) for evaluation_id in rounds)
     return pooled([Evaluation.model_validate(result) for result in results])
 

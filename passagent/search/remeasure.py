@@ -9,7 +9,6 @@ have one.
 from __future__ import annotations
 
 import random
-from typing import Any
 
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.service.known import Case, keep, recall
@@ -17,16 +16,11 @@ from passagent.evaluator.service.pool import on_one_device
 from passagent.sandbox.environment import evaluator_version
 from passagent.search import finalists
 from passagent.search.candidates import evaluate
+from passagent.search.finalists import evaluation_of
 from passagent.search.session import ROUNDS, Session
-from passagent.store import Store, bests, evaluations, nodes, runs
+from passagent.store import Store, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
-
-_ELSEWHERE = (
-    "(SELECT evaluations.id FROM evaluations JOIN conditions ON conditions.id = conditions_id "
-    "WHERE evaluator_version || '; ' || environment != :environment)"
-)
-
 
 FEWEST_FINALISTS, ENOUGH_ROUNDS = 2, 3
 """For a short run: the fewest finalists to compare, and the rounds that give a useful interval."""
@@ -40,7 +34,7 @@ async def confirm(session: Session) -> None:
     evaluator raises.
     """
     store, run, search = session.store, session.run, session.config.search
-    allowed, series = runs.get_run(store, run.id).evaluations // 2, _finished_episodes(session)
+    allowed, series = runs.get_run(store, run.id).evaluations // 2, session.progress().episodes
     limit = min(search.finalists, max(FEWEST_FINALISTS, allowed // ENOUGH_ROUNDS))
     begun = [row for row in finalists.measurements(store, run.id) if row.series == series]
     node_ids = {row.node_id for row in begun}
@@ -61,23 +55,14 @@ async def confirm_contender(session: Session, episode: Episode) -> None:
     if session.config.search.finalists < FEWEST_FINALISTS:
         return
     best, rows = finalists.contenders(store, run.id, FEWEST_FINALISTS), finalists.measurements(store, run.id)
-    series = _finished_episodes(session) - 1
+    series = session.progress().episodes - 1
     allowed = runs.get_run(store, run.id).evaluations // 2 - len(rows)
     is_affordable = len(best) == FEWEST_FINALISTS and allowed >= finalists.FEWEST_ROUNDS * len(best)
     if not is_affordable or any(row.series == series for row in rows):
         return
     is_new = any(node.episode_id == episode.id for node in best)
-    if is_new and any(evaluations.is_unstable(_stored(store, node)) for node in best):
+    if is_new and any(graph.unstable for node in best for graph in evaluation_of(store, node).graphs):
         await _measure_rounds(session, series, best, min(ENOUGH_ROUNDS, allowed // len(best)))
-
-
-def _stored(store: Store, node: Node) -> dict[str, Any]:
-    assert node.evaluation_id is not None
-    return evaluations.get_evaluation(store, node.evaluation_id, samples=False)
-
-
-def _finished_episodes(session: Session) -> int:
-    return sum(island.episodes for island in runs.islands(session.store, session.run.id))
 
 
 async def _measure_rounds(session: Session, series: int, best: list[Node], count: int) -> None:
@@ -135,15 +120,9 @@ async def measure_again(session: Session) -> None:
     """
     store, run_id, environment = session.store, session.run.id, environment_of(session)
     before = runs.get_run(store, run_id).environment
-    if before is None:
-        runs.set_environment(store, run_id, environment)
-    elif before != environment:
-        await _measure(session, environment)
-
-
-async def _measure(session: Session, environment: str) -> None:
-    store, run_id = session.store, session.run.id
-    chosen = _to_measure(store, run_id, session.config.search.elites, environment)
+    if before == environment:
+        return
+    chosen = _to_measure(store, run_id, session.config.search.elites) if before is not None else []
     if chosen:
         session.events.note(
             f"scores of another evaluator or machine are not compared: measuring {len(chosen)} again"
@@ -155,11 +134,15 @@ async def _measure(session: Session, environment: str) -> None:
             return
         measured.append((node, *await _evaluate(session, node)))
     with store.transaction():
-        _forget_scores(store, run_id, environment)
+        # correct nodes of another environment have no score any more; their evaluations stay what they are
+        names = {"run": run_id}
+        store.execute("UPDATE nodes SET as_score = NULL WHERE run_id = :run AND status = 'ok'", names)
+        store.execute("UPDATE islands SET best_node = NULL, best_as = NULL WHERE run_id = :run", names)
+        store.execute("DELETE FROM confirmations WHERE run_id = :run", names)
         for node, evaluation_id, evaluation in measured:
             diagnosis = session.diagnose(evaluation).as_json()
             nodes.finish(store, node.id, evaluation_id, evaluation.status, evaluation.as_score, diagnosis)
-        runs.set_environment(store, run_id, environment)
+        runs.update_run(store, run_id, environment=environment)
 
 
 async def _evaluate(session: Session, node: Node) -> tuple[int, Evaluation]:
@@ -170,57 +153,27 @@ async def _evaluate(session: Session, node: Node) -> tuple[int, Evaluation]:
     if stored is not None:
         return stored.id, stored.evaluation
     evaluation = await evaluate(session, candidate)
-    assert node.evaluation_id is not None
-    before = evaluations.get_evaluation(store, node.evaluation_id)
-    evaluation = evaluation.model_copy(update={"validator": before.get("validator")})
-    evaluation_id = keep(store, case, evaluation, session.run.id)
-    return evaluation_id, evaluation
+    before = evaluation_of(store, node, samples=False)
+    evaluation = evaluation.model_copy(update={"validator": before.validator})
+    return keep(store, case, evaluation, session.run.id), evaluation
 
 
-def _to_measure(store: Store, run_id: str, elites: int, environment: str) -> list[Node]:
+def _to_measure(store: Store, run_id: str, elites: int) -> list[Node]:
     """The islands' elites, and the correct nodes that the episodes under way start from or made.
 
-    Only those whose score is not of `environment`, in the order of their making.
+    They are in the order of their making.
     """
-    best = [
-        node
-        for island in [runs.SEEDS, *(island.island for island in runs.islands(store, run_id))]
-        for node in bests.best_of_island(store, run_id, island, elites)
-    ]
-    rows = store.rows(
+    islands = [runs.SEEDS, *(island.island for island in runs.islands(store, run_id))]
+    chosen = [node for island in islands for node in nodes.best_of_island(store, run_id, island, elites)]
+    chosen += store.all(
+        Node,
         "SELECT nodes.* FROM nodes JOIN episodes ON nodes.id = episodes.parent_id "
         "OR nodes.episode_id = episodes.id "
         "WHERE episodes.run_id = :run AND episodes.state = 'running' AND nodes.status = 'ok'",
         {"run": run_id},
     )
-    chosen = {node.id: node for node in [*best, *(Node(**row) for row in rows)]}
-    elsewhere = store.rows(
-        f"SELECT id FROM nodes WHERE run_id = :run AND status = 'ok' AND evaluation_id IN {_ELSEWHERE}",
-        {"run": run_id, "environment": environment},
-    )
-    return [chosen[row["id"]] for row in elsewhere if row["id"] in chosen]
-
-
-def _forget_scores(store: Store, run_id: str, environment: str) -> None:
-    """Correct nodes of another environment have no score any more; their evaluations stay what they are.
-
-    To be called in the transaction that gives some of them new ones. Second measurements and what was built
-    on the scores are forgotten, too.
-    """
-    names = {"run": run_id, "environment": environment}
-    store.execute(
-        "UPDATE nodes SET as_score = NULL WHERE run_id = :run AND status = 'ok' "
-        f"AND evaluation_id IN {_ELSEWHERE}",
-        names,
-    )
-    # what is left of them is built again as it is needed
-    store.execute("DELETE FROM confirmations WHERE run_id = :run", {"run": run_id})
-    store.execute(
-        "UPDATE islands SET (best_node, best_as) = (SELECT id, as_score FROM nodes WHERE run_id = :run "
-        "AND nodes.island = islands.island AND status = 'ok' AND repeat_of IS NULL "
-        "ORDER BY as_score DESC, id LIMIT 1) WHERE run_id = :run",
-        {"run": run_id},
-    )
+    by_id = {node.id: node for node in chosen}
+    return [by_id[node_id] for node_id in sorted(by_id)]
 
 
 def environment_of(session: Session) -> str:

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from passagent.evaluator.fleet.machine_facts import versions
+from passagent.evaluator.fleet.offers import versions
 from passagent.store.sessions import SAVE_S
 from passagent.system.cache import write_whole
 from passagent.system.faults import os_fault
@@ -98,8 +98,3 @@ def devices_of(run_dir: Path) -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     return devices
-
-
-def are_worth_a_line(devices: list[dict[str, Any]]) -> bool:
-    """Tell whether more is used than this machine's one device."""
-    return len(devices) > 1 or any("/" in device["device"] for device in devices)

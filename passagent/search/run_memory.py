@@ -16,7 +16,7 @@ from passagent.experience import exemplars
 from passagent.experience.exemplars import Found
 from passagent.search import finalists
 from passagent.search.finalists import confirmed_evaluation
-from passagent.store import Store, nodes, seeds
+from passagent.store import Store, nodes
 from passagent.store.pass_library import KeptPass, PassLibrary, library_path, licence_of
 from passagent.store.runs import Run
 from passagent.tasks import Task, load_task
@@ -70,7 +70,7 @@ class Memory:
         best = finalists.winner(store, run.id)
         if self.is_excluded or best is None or best.evaluation_id is None:
             return
-        evaluation, author = confirmed_evaluation(store, best), seeds.author_of(store, run, best)
+        evaluation, author = confirmed_evaluation(store, best), nodes.author_of(store, run, best)
         if (evaluation.as_score or 0.0) <= 1 or author.startswith("library "):
             return
         files, origin = nodes.get_files(store, best), f"{store.runs_dir.resolve()} {run.id}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -26,13 +26,13 @@ from passagent.experience.hints import LearnedHint
 from passagent.models import open_model
 from passagent.models.ensemble import Ensemble, Outcome, choose, member
 from passagent.models.meter import Meter, metered
-from passagent.models.prices import Price
-from passagent.models.types import Model, Reply, Usage
+from passagent.models.types import Model, Reply
 from passagent.search.episode_context import diagnosis_of
-from passagent.search.islands import IslandView, fitness
+from passagent.search.finalists import evaluation_of
+from passagent.search.islands import IslandView
 from passagent.search.session import EXPERT, Session, Stopping
 from passagent.search.stop import Want
-from passagent.store import episodes, evaluations, hint_uses, ledger, nodes
+from passagent.store import episodes, hint_uses, ledger, nodes
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS
@@ -55,54 +55,40 @@ def choose_model(session: Session, episode: Episode) -> str:
     if not isinstance(session.model, Ensemble):
         return session.model.name
     rows = ledger.replies_before(session.store, episode)
-    return choose(session.model.weights, outcomes(rows, session.prices), episode.seed)
+    return choose(session.model.weights, outcomes(rows), episode.seed)
 
 
-def outcomes(rows: list[dict[str, Any]], prices: Mapping[str, Price | None]) -> list[Outcome]:
-    """Finished episodes, from their replies (ledger.replies_before).
+def outcomes(rows: list[dict[str, Any]]) -> list[Outcome]:
+    """Finished episodes, from ledger.replies_before.
 
-    They cost what their replies did, in USD if every price is known, else in tokens. Failed tries are not
-    counted: the choice must not depend on the weather.
+    They cost what their replies did, in USD if every price is known, else in tokens.
     """
-    usages = [Usage(**{kind: row[kind] for kind in ledger.KINDS}) for row in rows]
-    prices_of = [prices.get(row["model"]) for row in rows]
-    costs = [price.cost(usage) if price else None for price, usage in zip(prices_of, usages, strict=True)]
-    is_money = None not in costs
-    by_episode: dict[int, Outcome] = {}
-    for row, usage, cost in zip(rows, usages, costs, strict=True):
-        spent = cost if is_money and cost is not None else usage.input_tokens + usage.output_tokens
-        before = by_episode[row["number"]].cost if row["number"] in by_episode else 0.0
-        by_episode[row["number"]] = Outcome(row["model"], row["gain"] or 0.0, before + spent)
-    return list(by_episode.values())
+    is_money = not any(row["unpriced"] for row in rows)
+    costs = [(row["cost"] or 0.0) if is_money else row["tokens"] for row in rows]
+    return [Outcome(row["model"], row["gain"] or 0.0, cost) for row, cost in zip(rows, costs, strict=True)]
 
 
-def meter_of(session: Session, episode: Episode, role: str = "agent", is_last: bool = False) -> Meter:
-    """Count the episode's model calls in the ledger and the budgets; `is_last`: see Session.admit."""
+def meter_of(session: Session, episode: Episode, role: str = "agent") -> Meter:
+    """Count the episode's model calls in the ledger and the budgets."""
     name = episode.model or session.model.name
     who = "seeds" if episode.island == SEEDS else f"island {episode.island}"
-
-    def tell(line: str) -> None:
-        log.warning("%s: %s", who, line)
-        session.events.note(redact(f"{who}: {line}"))
 
     return Meter(
         session.store,
         episode,
         session.prices.get(name),
-        admit=partial(_admit, session, name, is_last),
-        tell=tell,
+        admit=partial(_admit, session, name),
+        tell=lambda line: session.events.note(redact(f"{who}: {line}")),
         pause=lambda seconds: session.in_time(asyncio.sleep(seconds)),
         role=role,
     )
 
 
-async def _admit(
-    session: Session, name: str, is_last: bool, tokens: int, cost: float | None
-) -> Callable[[], None]:
+async def _admit(session: Session, name: str, tokens: int, cost: float | None) -> Callable[[], None]:
     seconds = 0.0
     if session.limits.max_time_s is not None:
         seconds = ledger.mean_latency_s(session.store, session.run.id, name)
-    return await session.admit(Want(tokens=tokens, cost=cost, seconds=seconds), is_last)
+    return await session.admit(Want(tokens=tokens, cost=cost, seconds=seconds))
 
 
 def is_validation_due(session: Session, node: Node, evaluation: Evaluation) -> bool:
@@ -112,7 +98,7 @@ def is_validation_due(session: Session, node: Node, evaluation: Evaluation) -> b
     limit = session.config.search.elites
     elites = IslandView(session.store, node.run_id, node.island).elites(limit)
     score = -1.0 if evaluation.as_score is None else evaluation.as_score
-    return len(elites) < limit or score > fitness(elites[-1])
+    return len(elites) < limit or score > elites[-1].fitness
 
 
 async def ask_validator(
@@ -132,7 +118,7 @@ async def ask_validator(
         with store.transaction():
             meter.settle(reply.usage, reply.stop_reason)
             if opinion is not None:
-                judged = validator.with_opinion(evaluation, opinion, config.evaluator)
+                judged = validator.with_opinion(evaluation, opinion)
                 opinions.append((keep(store, case, judged), judged))
         session.events.look()
 
@@ -141,18 +127,15 @@ async def ask_validator(
     return opinions[-1]
 
 
-async def distil(session: Session, island: int, is_last: bool = False) -> None:
+async def distil(session: Session, island: int) -> None:
     """Ask about the island's episodes that ended with progress and were not asked about yet.
 
-    Raises what the model raises, and Stopping where a budget has no room, or where the session is to stop,
-    unless this `is_last` (Session.admit).
+    Raises what the model raises, and Stopping as Session.admit does.
     """
     if session.distiller is None:
         return
     for episode_id in hint_uses.undistilled(session.store, session.run.id, island):
-        await _ask_distiller(
-            session, session.distiller, episodes.get_episode(session.store, episode_id), is_last
-        )
+        await _ask_distiller(session, session.distiller, episodes.get_episode(session.store, episode_id))
 
 
 async def distil_rest(session: Session) -> None:
@@ -168,18 +151,19 @@ async def distil_rest(session: Session) -> None:
         if target is None or best is None or best.repeat_of is not None or (best.as_score or 0.0) < target:
             continue
         hint_uses.want_distilled(session.store, episode)
+    session.is_ending = True
     try:
         for island in range(session.run.islands):
-            await distil(session, island, is_last=True)
+            await distil(session, island)
     except Stopping as stopping:
         log.info("not all progress is distilled: %s", stopping)
 
 
-async def _ask_distiller(session: Session, model: Model, episode: Episode, is_last: bool) -> None:
+async def _ask_distiller(session: Session, model: Model, episode: Episode) -> None:
     store, run, best = session.store, session.run, _best(session, episode)
     assert best is not None and session.memory is not None
     task_hashes = session.memory.marks
-    meter = meter_of(session, replace(episode, model=model.name), distiller.ROLE, is_last)
+    meter = meter_of(session, replace(episode, model=model.name), distiller.ROLE)
     parent = None if episode.parent_id is None else nodes.get_node(store, episode.parent_id)
     improvement = Improvement(
         task=session.task,
@@ -208,6 +192,4 @@ def _best(session: Session, episode: Episode) -> Node | None:
 
 
 def _side(session: Session, node: Node) -> Side:
-    assert node.evaluation_id is not None
-    result = evaluations.get_evaluation(session.store, node.evaluation_id)
-    return Side(nodes.get_files(session.store, node), Evaluation.model_validate(result))
+    return Side(nodes.get_files(session.store, node), evaluation_of(session.store, node))

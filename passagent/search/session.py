@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from passagent.agent.taskfiles import read_task_files
 from passagent.config import Config, SearchConfig
 from passagent.evaluator.fleet.opening import environment_key, machine_of
 from passagent.evaluator.hardware.machine import Machine
@@ -25,7 +24,7 @@ from passagent.search.islands import expected_per_hour
 from passagent.search.run_memory import Memory
 from passagent.search.stop import Progress, Want, lack, left, rules_of, total
 from passagent.store import Store, runs
-from passagent.store.runs import Run, Standing
+from passagent.store.runs import SEEDS, Run
 from passagent.store.timeline import Follower
 from passagent.tasks import Task
 
@@ -105,17 +104,19 @@ class Session:
     """Diagnoses in place of `diagnose`, which then needs no machine's figures."""
     is_resumed: bool = False
     """The run had been begun before."""
-    eager: tuple[EagerGraph, ...] = ()
-    """Eager's measured figures on the task's subgraphs, for the prompts; () until they are known."""
+    eager: tuple[EagerGraph, ...] | None = None
+    """Eager's measured figures on the task's subgraphs, for the prompts; None until they were asked for."""
+    describing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while `eager` is measured."""
     budget: Budget | None = None
     """Limits that this run shares with others; it then has none of its own."""
-    describing: asyncio.Task[None] | None = None
-    """The task that measures `eager`."""
     wants: list[Want] = field(default_factory=list)
     """Budgets that calls and evaluations under way may still take."""
     stop_reason: str | None = None
     is_interrupted: bool = False
     """A person asked to stop, no rule."""
+    is_ending: bool = False
+    """A rule has ended the run, and its last requests are made: they need room in the budgets only."""
     interrupted: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a person asked to stop."""
     started: float = field(default_factory=time.monotonic)
@@ -140,11 +141,6 @@ class Session:
             return self.stand_in_diagnosis(evaluation)
         assert self.machine is not None
         return diagnose(evaluation, self.machine)
-
-    @functools.cached_property
-    def task_files(self) -> dict[str, str]:
-        """The task, for the agent to read."""
-        return read_task_files(self.task.path)
 
     @functools.cached_property
     def environment(self) -> str:
@@ -181,17 +177,17 @@ class Session:
         self.changed.set()
         self.changed = asyncio.Event()
 
-    def check(self) -> Standing:
+    def check(self) -> Run:
         """The run as it is. Raises Stopping if it is to stop, by a rule or a person."""
-        now = runs.standing(self.store, self.run.id)
+        run = runs.get_run(self.store, self.run.id)
         if self.stop_reason is None:
-            if now.wanted == "stop":
+            if run.wanted == "stop":
                 self.stop("stopped by a person", interrupted=True)
-            elif reason := self.rules(self.progress(now)):
+            elif reason := self.rules(self.progress()):
                 self.stop(reason)
         if self.stop_reason is not None:
             raise Stopping(self.stop_reason)
-        return now
+        return run
 
     async def in_time(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of `work`. Cancel it GRACE_S after a person asks to stop, and raise Stopping.
@@ -213,20 +209,18 @@ class Session:
         await self.interrupted.wait()
         await asyncio.sleep(GRACE_S)
 
-    async def admit(self, want: Want, is_last: bool = False) -> Callable[[], None]:
+    async def admit(self, want: Want) -> Callable[[], None]:
         """Wait until the budgets have room for `want`, and hold it until the returned function is called.
 
         What is under way counts. Raises Stopping if there is no room and nothing is under way
-        that could leave some; and where the session is to stop, unless this `is_last`: what a run that a rule
-        has ended does before it is over.
+        that could leave some, and where the session is to stop.
         """
         if self.budget is not None:
             return await self.budget.admit(want, self.check)
         while True:
-            if not is_last:
+            if not self.is_ending:
                 self.check()
-            now = runs.standing(self.store, self.run.id)
-            reason = lack(self.config.search, self.progress(now), want, total(self.wants))
+            reason = lack(self.config.search, self.progress(), want, total(self.wants))
             if reason is None:
                 self.wants.append(want)
                 return lambda: self._release(want)
@@ -247,14 +241,21 @@ class Session:
 
     def left(self) -> list[str]:
         """The remaining budgets of the run, as a model reads them."""
-        return left(self.config.search, self.progress(runs.standing(self.store, self.run.id)))
+        return left(self.config.search, self.progress())
 
-    def progress(self, now: Standing) -> Progress:
+    def progress(self) -> Progress:
         """The figures that the stopping rules look at."""
-        expects = self.config.search.until is not None
+        run, islands = runs.get_run(self.store, self.run.id), runs.all_islands(self.store, self.run.id)
+        gains = run.gained
         return Progress(
-            **{name: value for name, value in vars(now).items() if name != "wanted"},
+            episodes=sum(island.episodes for island in islands if island.island != SEEDS),
+            evaluations=run.evaluations,
+            tokens=run.tokens,
             elapsed_s=time.monotonic() - self.begun,
+            best_as=max((island.best_as for island in islands if island.best_as is not None), default=None),
+            cost=run.cost,
+            stagnant=gains.stagnant if gains else 0,
+            gain_per_hour=expected_per_hour(gains),
+            headroom=gains.headroom if gains else None,
             reserved_s=self.reserved_s,
-            gain_per_hour=expected_per_hour(runs.gains_of(self.store, self.run.id)) if expects else None,
         )

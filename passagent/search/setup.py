@@ -18,14 +18,13 @@ from typing import Any
 
 from passagent import __version__, extend
 from passagent.agent.distiller import open_distiller
-from passagent.agent.prompt import note_of, roles
+from passagent.agent.prompt import roles
 from passagent.agent.validator import open_validator
 from passagent.config import Config, SearchConfig, override, validate
 from passagent.errors import PassagentError, UsageError, nearest
 from passagent.evaluator.fleet.opening import LOCAL, check_devices, device_label, open_pool
 from passagent.evaluator.judging.effort import check_task_room
 from passagent.evaluator.result import Candidate, Evaluation
-from passagent.evaluator.runner.starting import StartedReferee, owner_ahead
 from passagent.evaluator.target import target_of
 from passagent.events import OnEvent
 from passagent.experience import Diagnosis, load_hints
@@ -35,13 +34,13 @@ from passagent.models.prices import check_budget, prices_of
 from passagent.models.probe import check_models
 from passagent.models.types import Model
 from passagent.search import finalists
-from passagent.search.candidates import canonical_key
+from passagent.search.candidates import propose
 from passagent.search.controller import search
 from passagent.search.run_files import report, run_log
 from passagent.search.run_memory import open_memory
 from passagent.search.session import Evaluator, Session
-from passagent.store import Store, nodes, runs, seeds, sessions
-from passagent.store.nodes import Proposal
+from passagent.store import Store, episodes, nodes, runs, sessions
+from passagent.store.nodes import Node
 from passagent.store.runs import Run
 from passagent.store.sessions import driven, resume_command
 from passagent.store.timeline import Follower
@@ -59,18 +58,18 @@ def new_run(
     task: Task,
     config: Config,
     trial: int | None = None,
-    library_seed: tuple[dict[str, str], str] | None = None,
+    seed: tuple[dict[str, str], str] | None = None,
+    origin: Node | None = None,
 ) -> Run:
     """A stored run of `task`, its islands' roles given in turn, and what `search.seed_dir` holds as a seed.
 
-    trial: which one it is of a collection's trials of this task, from 0.
-    library_seed: files that are the seed without a `seed_dir`, and where they are from (Memory.seed).
+    `trial`: which one it is of a collection's trials of this task, from 0. `seed`: files that are the seed
+    without a `seed_dir`, and who or what they are from. `origin`: the node that it is forked from.
     Raises UsageError for an unknown role, and for a directory that holds no pass.
     """
     search = config.search
-    seed, origin = given_seed(config), f"directory {search.seed_dir}"
-    if seed is None and library_seed is not None:
-        seed, origin = Candidate(library_seed[0]), library_seed[1]
+    if (configured := given_seed(config)) is not None:
+        seed = configured.files, f"directory {search.seed_dir}"
     check_roles(search)
     with store.transaction():
         run = runs.create_run(
@@ -88,15 +87,13 @@ def new_run(
             iters=search.iters,
             config=config.model_dump_json(),
             version=__version__,
+            forked_run=origin.run_id if origin else None,
+            forked_node=origin.id if origin else None,
         )
         if seed:
-            seeds.plant(
-                store,
-                run,
-                Proposal(seed.files, note_of(seed.files), canonical_key(seed.files, seed.key)),
-                number=-search.expert_seeds,
-                model=origin,
-            )
+            files, author = seed
+            episode = episodes.plant_episode(store, run, -search.expert_seeds, author)
+            propose(store, episode, files, nodes.PLANTED)
     return run
 
 
@@ -109,22 +106,18 @@ def check_roles(search: SearchConfig) -> None:
 
 def same_run(store: Store, task: Task, config: Config) -> Run | None:
     """The newest run with this very task, configuration and `search.seed_dir`'s files, if not finished."""
+    same = (task.key, config.model_dump_json(), __version__, None)
     for run in runs.list_runs(store):
-        same = (run.task_key, run.config, run.version) == (task.key, config.model_dump_json(), __version__)
-        if same and run.trial is None:
-            return run if run.state != "finished" and _has_seed(store, run, config) else None
+        if (run.task_key, run.config, run.version, run.trial) == same:
+            planted, seed = nodes.planted(store, run.id), given_seed(config)
+            has_seed = planted is None or seed is None or planted.candidate_key == seed.key
+            return run if run.state != "finished" and has_seed else None
     return None
 
 
 def given_seed(config: Config) -> Candidate | None:
     """The seed in `search.seed_dir`; None where it names nothing. Raises UsageError if that is no pass."""
     return Candidate.from_dir(config.search.seed_dir) if config.search.seed_dir else None
-
-
-def _has_seed(store: Store, run: Run, config: Config) -> bool:
-    """Tell whether the run began with the files that `search.seed_dir` holds now."""
-    planted, configured = seeds.planted(store, run.id), given_seed(config)
-    return planted is None or configured is None or planted.candidate_key == configured.key
 
 
 def check_money(config: Config, model: Model) -> None:
@@ -164,15 +157,12 @@ class Parts:
     model: Model | None = None
     evaluator: Evaluator | None = None
     diagnose: Callable[[Evaluation], Diagnosis] | None = None
-    ahead: StartedReferee | None = None
-    """The evaluator's process, if it is on its way; see `_begun`."""
     begun: float = field(default_factory=time.monotonic)
     """When the command began, by time.monotonic(): `search.max_time_s` counts from then."""
 
 
-@contextmanager
-def _begun(config: Config, task: Task, parts: Parts) -> Iterator[Parts]:
-    """Yield `parts` with the model, and with the evaluator's process on its way.
+def _checked(config: Config, task: Task, parts: Parts) -> Parts:
+    """Return `parts` with the model.
 
     Raises UsageError for a model, another plug-in, a budget or a device that cannot be used, TaskError or
     InfrastructureError for a task that is too large for this machine's memory, before anything is stored.
@@ -182,16 +172,11 @@ def _begun(config: Config, task: Task, parts: Parts) -> Iterator[Parts]:
     parts = replace(parts, model=parts.model or open_model(config.model))
     assert parts.model is not None
     check_money(config, parts.model)
-    if parts.evaluator is not None:
-        yield parts
-    elif config.evaluator.pool != LOCAL:
+    if parts.evaluator is None:
+        if config.evaluator.pool == LOCAL:
+            check_task_room(task, config.evaluator.device)
         check_devices(config.evaluator)
-        yield parts
-    else:
-        check_task_room(task, config.evaluator.device)
-        with owner_ahead(config.evaluator, task.path) as ahead:
-            check_devices(config.evaluator)
-            yield replace(parts, ahead=ahead)
+    return parts
 
 
 def open_session(
@@ -205,17 +190,17 @@ def open_session(
     memory = open_memory(config, task, store.runs_dir)
     events = Follower(store, run.id, on_event)
 
-    def tell(line: str) -> None:
-        log.warning(line)
-        events.note(line)
-
+    evaluator = parts.evaluator
+    if evaluator is None:
+        evaluator = open_pool(config.evaluator, events.note)
+        evaluator.start()
     return Session(
         store=store,
         run=run,
         task=task,
         config=config,
         model=parts.model,
-        evaluator=parts.evaluator or open_pool(config.evaluator, tell, parts.ahead),
+        evaluator=evaluator,
         stand_in_diagnosis=parts.diagnose,
         hints=load_hints(),
         device_name=device_label(config.evaluator),
@@ -234,20 +219,20 @@ def started(
 ) -> Iterator[Session]:
     """A session on a run of `task`; an equal one that was left unfinished is gone on with, unless `new`.
 
-    Raises what cannot be used (`_begun`), and UsageError for a seed that is no pass, before anything is
+    Raises what cannot be used (`_checked`), and UsageError for a seed that is no pass, before anything is
     stored.
     """
-    with _begun(config, task, parts or Parts()) as begun:
-        given_seed(config)
-        with Store.open(runs_dir) as store:
-            memory = open_memory(config, task, store.runs_dir)
-            library_seed = memory.seed() if memory else None
-            with store.transaction():  # of two that begin at the same moment one makes the run
-                equal = None if new else same_run(store, task, config)
-                run = equal or new_run(store, task, config, library_seed=library_seed)
-            session = open_session(store, run, task, config, begun)
-            session.is_resumed = equal is not None
-            yield session
+    parts = _checked(config, task, parts or Parts())
+    given_seed(config)
+    with Store.open(runs_dir) as store:
+        memory = open_memory(config, task, store.runs_dir)
+        seed = memory.seed() if memory else None
+        with store.transaction():  # of two that begin at the same moment one makes the run
+            equal = None if new else same_run(store, task, config)
+            run = equal or new_run(store, task, config, seed=seed)
+        session = open_session(store, run, task, config, parts)
+        session.is_resumed = equal is not None
+        yield session
 
 
 @contextmanager
@@ -272,8 +257,7 @@ def resumed(
                 f"it, passagent fork {run.id} --from NODE searches on"
             )
         task = stored_task(run)
-        with _begun(config, task, parts or Parts()) as begun:
-            yield open_session(store, run, task, config, begun)
+        yield open_session(store, run, task, config, _checked(config, task, parts or Parts()))
 
 
 @contextmanager
@@ -302,11 +286,10 @@ def forked(
             anew |= {"search.islands": usual.search.islands}
         config = override(stored_config(run), anew | settings)
         task = stored_task(run)
-        with _begun(config, task, parts or Parts()) as begun:
-            with store.transaction():
-                new = new_run(store, task, config)
-                seeds.plant_fork(store, new, origin, number=-config.search.expert_seeds)
-            yield open_session(store, runs.get_run(store, new.id), task, config, begun)
+        parts = _checked(config, task, parts or Parts())
+        seed = nodes.get_files(store, origin), nodes.author_of(store, run, origin)
+        new = new_run(store, task, config, seed=seed, origin=origin)
+        yield open_session(store, new, task, config, parts)
 
 
 async def work(session: Session, on_event: OnEvent | None = None) -> Path | None:
@@ -322,7 +305,7 @@ async def work(session: Session, on_event: OnEvent | None = None) -> Path | None
         try:
             if sessions.is_driven(store, run.id):  # said before models are asked; `search` makes sure
                 raise driven(store, run.id)
-            if session.config.search.expert_seeds or seeds.planted(store, run.id):
+            if session.config.search.expert_seeds or nodes.planted(store, run.id):
                 await check_models(session.config)  # without a seed its first request is the first thing done
             try:
                 await search(session)

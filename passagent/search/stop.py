@@ -52,12 +52,9 @@ class Want:
     evaluations: int = 0
 
 
-StopRule = Callable[[Progress], str | None]
-
-
-def rules_of(config: SearchConfig) -> StopRule:
+def rules_of(config: SearchConfig) -> Callable[[Progress], str | None]:
     """The rules of a configuration in one. Raises UsageError for a dotted path that does not load."""
-    own_rules: list[StopRule] = [extend.make(path, "search.stop", config) for path in config.stop]
+    own_rules: list[extend.StopRule] = [extend.make(path, "search.stop", config) for path in config.stop]
 
     def rule(progress: Progress) -> str | None:
         reasons = (own_rule(progress) for own_rule in own_rules)

@@ -6,10 +6,13 @@ any moment loses nothing but the call in flight.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,8 +34,9 @@ _PAGE = 1024
 """Bytes. Most rows take one or two kB: larger pages are left half empty, and a commit writes whole pages."""
 _LOOK_AGAIN_S = 2e-4
 """After which a database that another process writes to is tried again: about as long as one writes."""
-_STATEMENTS = 256
-"""Compiled statements that are kept."""
+
+SCHEMA = 23
+"""The version of the tables in schema.sql (`PRAGMA user_version`)."""
 
 T = TypeVar("T")
 
@@ -45,8 +49,6 @@ class Connection:
         one at a time.
         """
         self.path = path
-        self.only_reads = False
-        """True while a `reading` is open."""
         with self._explained():
             # transactions are begun and ended by `transaction` alone; any other statement is one of its own
             self.connection = sqlite3.connect(
@@ -54,7 +56,6 @@ class Connection:
                 uri=True,
                 timeout=BUSY_TIMEOUT_S,
                 isolation_level=None,
-                cached_statements=_STATEMENTS,
                 check_same_thread=not to_look,
             )
             if not to_look:
@@ -84,7 +85,6 @@ class Connection:
 
         The write lock is taken at the start, so that what is read inside stays true.
         """
-        assert not self.only_reads
         if self.connection.in_transaction:
             yield
             return
@@ -106,11 +106,9 @@ class Connection:
             yield
             return
         self.execute("BEGIN", {})
-        self.only_reads = True
         try:
             yield
         finally:
-            self.only_reads = False
             self.execute("COMMIT", {})
 
     def execute(self, sql: str, parameters: dict[str, Any] | None = None) -> sqlite3.Cursor:
@@ -134,29 +132,41 @@ class Connection:
 
     def row(self, sql: str, parameters: dict[str, Any] | None = None) -> dict[str, Any] | None:
         """The first row of a query, None if there is none."""
-        names, first_rows = self.columns(sql, parameters, limit=1)
-        return dict(zip(names, first_rows[0], strict=True)) if first_rows else None
+        return next(iter(self.rows(sql, parameters)), None)
 
     def all(self, kind: type[T], sql: str, parameters: dict[str, Any] | None = None) -> list[T]:
         """The rows of a query as `kind`, a dataclass with a field for each column."""
-        names, rows = self.columns(sql, parameters)
-        return [kind(**dict(zip(names, row, strict=True))) for row in rows]
+        return [kind(**row) for row in self.rows(sql, parameters)]
 
     def one(self, kind: type[T], sql: str, parameters: dict[str, Any] | None = None) -> T | None:
         """The first row of a query as `kind`, None if there is none; see `all`."""
-        row = self.row(sql, parameters)
-        return None if row is None else kind(**row)
+        return next(iter(self.all(kind, sql, parameters)), None)
 
     def columns(
-        self, sql: str, parameters: dict[str, Any] | None = None, limit: int | None = None
+        self, sql: str, parameters: dict[str, Any] | None = None
     ) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """The names of a query's columns, and its first rows as they are; `limit` None: all rows."""
+        """The names of a query's columns, and its rows as they are."""
         cursor = self.execute(sql, parameters)
         with self._explained():
-            fetched = cursor.fetchall() if limit is None else cursor.fetchmany(limit)
-        names = [column[0] for column in cursor.description]
-        cursor.close()  # a query that is left in the middle would keep its snapshot
-        return names, fetched
+            return [column[0] for column in cursor.description], cursor.fetchall()
+
+    @property
+    def version(self) -> int:
+        """The version of the tables (`PRAGMA user_version`); 0 before they are made."""
+        return int(self.rows("PRAGMA user_version")[0]["user_version"])
+
+    @property
+    def is_empty(self) -> bool:
+        """Tell whether there are no tables yet."""
+        return not self.rows("SELECT 1 FROM sqlite_master LIMIT 1")
+
+    def make_tables(self, script: str, version: int) -> None:
+        """Make the tables, unless there are some: another process may have made them meanwhile."""
+        with self.transaction():
+            if self.is_empty:
+                for statement in script.split(";\n"):
+                    self.execute(statement)
+                self.execute(f"PRAGMA user_version = {version}")
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -174,8 +184,9 @@ class Store(Connection):
         super().__init__(runs_dir / DATABASE, to_look=to_look)
         self.runs_dir = runs_dir
         try:
-            with self._explained():
-                (check if to_look else create_or_check)(self.connection, self.path)
+            if not to_look and self.version != SCHEMA:
+                self.make_tables(Path(__file__).with_name("schema.sql").read_text(), SCHEMA)
+            self._check()
             self.execute("PRAGMA foreign_keys = ON")
             # `execute` waits from here on: SQLite looks again after up to 100 ms only
             self.execute("PRAGMA busy_timeout = 0")
@@ -183,6 +194,27 @@ class Store(Connection):
             self.close()
             raise
         self._file = _file_number(self.path)
+
+    def _check(self) -> None:
+        """Raise UsageError unless the database has the tables of this version."""
+        if self.version == SCHEMA:
+            return
+        if self.is_empty:
+            raise UsageError(
+                f"{self.path}: holds nothing yet; start a run with passagent run, or give --runs-dir"
+            )
+        try:
+            newest = self.row("SELECT version FROM runs ORDER BY rowid DESC LIMIT 1")
+        except sqlite3.OperationalError as error:
+            raise UsageError(
+                f"{self.path}: a database of another program; choose another place with --runs-dir"
+            ) from error
+        writer = f"passagent {newest['version']}" if newest else "passagent"
+        raise UsageError(
+            f"{self.path}: has schema {self.version}, which the {writer} that wrote it reads; this is "
+            f"passagent {__version__} with schema {SCHEMA}: open it with that one, or choose another place "
+            "with --runs-dir"
+        )
 
     @classmethod
     def open(cls, runs_dir: str | Path, create: bool = True, to_look: bool = False) -> Store:
@@ -203,6 +235,34 @@ class Store(Connection):
             raise os_fault(error, root) from error
         is_writable = create or (not to_look and os.access(root, os.W_OK) and os.access(path, os.W_OK))
         return cls(root, not is_writable)
+
+    def keep_files(self, files: Mapping[str, str]) -> str:
+        """Store a directory of texts (name to text), unless it is there. Return its key: Candidate.key.
+
+        The key is the sha256 of their JSON, so what several nodes propose is stored once.
+        """
+        text = json.dumps(files, sort_keys=True).encode()
+        key = hashlib.sha256(text).hexdigest()
+        self.execute(
+            "INSERT OR IGNORE INTO files (key, content) VALUES (:key, :content)",
+            {"key": key, "content": zlib.compress(text)},
+        )
+        return key
+
+    def get_files(self, key: str) -> dict[str, str]:
+        """The directory behind `key`. Raises PassagentError if it is gone, InfrastructureError if damaged."""
+        row = self.row("SELECT content FROM files WHERE key = :key", {"key": key})
+        place = f"{self.runs_dir}: the files {key[:16]} of a candidate"
+        if row is None:
+            raise PassagentError(f"{place} are gone; restore the database from a backup")
+        try:
+            text = zlib.decompress(row["content"])
+        except zlib.error:
+            text = b""
+        if hashlib.sha256(text).hexdigest() != key:
+            raise InfrastructureError(f"{place} are damaged; restore the database from a backup")
+        files: dict[str, str] = json.loads(text)
+        return files
 
     def check_in_place(self) -> None:
         """Raise UsageError if the database's file was removed or replaced: what is written now is lost."""
@@ -265,55 +325,3 @@ def written(milliseconds: int) -> str:
     """A time since 1970 in this form."""
     moment = datetime.fromtimestamp(milliseconds / 1000, UTC).replace(tzinfo=None)
     return f"{moment.isoformat(timespec='milliseconds')}Z"
-
-
-SCHEMA = 23
-"""The version of the tables in schema.sql (`PRAGMA user_version`)."""
-_PASSAGENT = 0x70617373
-"""`PRAGMA application_id` of passagent's databases: "pass"."""
-
-
-def create_or_check(connection: sqlite3.Connection, path: Path) -> None:
-    """Make the tables of a new database. Raises UsageError for one of another schema or another program."""
-    if _is_empty(connection):
-        # taken before looking again: two processes may open a new database at the same moment
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            if _is_empty(connection):
-                for statement in Path(__file__).with_name("schema.sql").read_text().split(";\n"):
-                    connection.execute(statement)
-                connection.execute(f"PRAGMA application_id = {_PASSAGENT}")
-                connection.execute(f"PRAGMA user_version = {SCHEMA}")
-            connection.execute("COMMIT")
-        except BaseException:
-            connection.rollback()
-            raise
-    check(connection, path)
-
-
-def check(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise UsageError unless the database has the tables of this version."""
-    schema = _pragma(connection, "user_version")
-    if schema == SCHEMA and _pragma(connection, "application_id") == _PASSAGENT:
-        return
-    if _is_empty(connection):
-        raise UsageError(f"{path}: holds nothing yet; start a run with passagent run, or give --runs-dir")
-    try:
-        newest = connection.execute("SELECT version FROM runs ORDER BY rowid DESC LIMIT 1").fetchone()
-    except sqlite3.OperationalError as error:
-        raise UsageError(
-            f"{path}: a database of another program; choose another place with --runs-dir"
-        ) from error
-    writer = f"passagent {newest[0]}" if newest else "passagent"
-    raise UsageError(
-        f"{path}: has schema {schema}, which the {writer} that wrote it reads; this is passagent "
-        f"{__version__} with schema {SCHEMA}: open it with that one, or choose another place with --runs-dir"
-    )
-
-
-def _is_empty(connection: sqlite3.Connection) -> bool:
-    return connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is None
-
-
-def _pragma(connection: sqlite3.Connection, name: str) -> int:
-    return int(connection.execute(f"PRAGMA {name}").fetchone()[0])

@@ -7,13 +7,14 @@ do, and its tree does not depend on which model answered first.
 from __future__ import annotations
 
 import hashlib
+import json
 import time
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from passagent.errors import PassagentError
-from passagent.store import blobs
 from passagent.store.database import Store, now
 from passagent.store.runs import SEEDS, Run
 from passagent.system.redaction import redacted
@@ -48,9 +49,14 @@ class Episode:
     model: str | None = None
     """The model that writes it; None before it has begun."""
     hints: str | None = None
-    """JSON list: ids of the hints in its prompt, see hint_uses.record_uses."""
+    """JSON list: ids of the hints in its prompt, in order; None: none were chosen."""
     held_out: str | None = None
     """JSON list: ids of learned hints that were held from it."""
+
+    @property
+    def shown_hints(self) -> list[str]:
+        """`hints` as a list."""
+        return list(json.loads(self.hints or "[]"))
 
 
 def next_episode(store: Store, run: Run, island: int, seeds: int = 0) -> Episode | None:
@@ -103,11 +109,17 @@ def _may_seed(store: Store, run: Run) -> bool:
     return True
 
 
-def plant_episode(store: Store, run: Run, number: int, model: str | None) -> Episode:
+def plant_episode(store: Store, run: Run, number: int, model: str) -> Episode:
     """A seed's episode `number`, below 1. `model`: who wrote the seed, or where it is from."""
     with store.transaction():
         _may_seed(store, run)
         return _make(store, run, SEEDS, number, model)
+
+
+def seed_origins(store: Store, run_id: str) -> list[str]:
+    """Where the run's seeds are from, see nodes.author_of."""
+    sql = "SELECT DISTINCT model FROM episodes WHERE run_id = :run AND island = :seeds AND model IS NOT NULL"
+    return [row["model"] for row in store.rows(sql, {"run": run_id, "seeds": SEEDS})]
 
 
 def begin_served(store: Store, run: Run, client: str) -> Episode:
@@ -140,23 +152,41 @@ def running(store: Store, run_id: str) -> list[Episode]:
     )
 
 
-def set_parent(store: Store, episode: Episode) -> None:
-    """Store where the episode starts from, and which model writes it.
+@dataclass(frozen=True)
+class EliteMigration:
+    """An episode that started from another island's elite."""
+
+    from_island: int
+    to_island: int
+    node_id: int
+    reason: str
+
+
+def list_migrations(store: Store, run_id: str) -> list[EliteMigration]:
+    """All migrations of a run in order."""
+    return store.all(
+        EliteMigration,
+        "SELECT nodes.island AS from_island, episodes.island AS to_island, nodes.id AS node_id, "
+        "migration AS reason FROM episodes JOIN nodes ON nodes.id = episodes.parent_id "
+        "WHERE episodes.run_id = :run AND migration IS NOT NULL ORDER BY episodes.id",
+        {"run": run_id},
+    )
+
+
+def set_start(store: Store, episode: Episode) -> None:
+    """Store where the episode starts from, which model writes it, and its hints.
 
     With a migrant its island's count of stagnation starts anew.
     """
     store.execute(
-        "UPDATE islands SET stagnant = 0 WHERE run_id = :run AND island = :island AND :migration IS NOT NULL",
-        {"run": episode.run_id, "island": episode.island, "migration": episode.migration},
+        "UPDATE islands SET stagnant = 0 WHERE run_id = :run_id AND island = :island "
+        "AND :migration IS NOT NULL",
+        vars(episode),
     )
     store.execute(
-        "UPDATE episodes SET parent_id = :parent, migration = :migration, model = :model WHERE id = :id",
-        {
-            "parent": episode.parent_id,
-            "migration": episode.migration,
-            "model": episode.model,
-            "id": episode.id,
-        },
+        "UPDATE episodes SET parent_id = :parent_id, migration = :migration, model = :model, hints = :hints, "
+        "held_out = :held_out WHERE id = :id",
+        vars(episode),
     )
 
 
@@ -167,11 +197,39 @@ def add_messages(store: Store, episode: Episode, messages: Sequence[dict[str, An
             "SELECT coalesce(max(seq), 0) AS last FROM steps WHERE episode_id = :id", {"id": episode.id}
         )
         for seq, message in enumerate(messages, row["last"] + 1):
-            message_id = blobs.add_message(store, redacted(message), seq)
+            message_id = add_message(store, redacted(message), seq)
             store.execute(
                 "INSERT INTO steps (episode_id, seq, message_id, at_ms) VALUES (:id, :seq, :message, :at)",
                 {"id": episode.id, "seq": seq, "message": message_id, "at": int(time.time() * 1000)},
             )
+
+
+SYSTEM_SEQ = 1
+"""The place of the system message in a conversation."""
+
+
+def unpack_message(body: bytes) -> dict[str, Any]:
+    """A message from its stored form."""
+    message: dict[str, Any] = json.loads(zlib.decompress(body))
+    return message
+
+
+def add_message(store: Store, message: dict[str, Any], seq: int) -> int:
+    """The id of the stored message, the conversation's number `seq`. To be called in a transaction.
+
+    Nearly all episodes begin with the same system message, so one that is equal to the last is there once.
+    """
+    body = zlib.compress(json.dumps(message).encode())  # ASCII: a lone surrogate of a model is stored, too
+    if seq == SYSTEM_SEQ:
+        last = store.row(
+            "SELECT message_id AS id, body FROM steps JOIN messages ON messages.id = message_id "
+            "WHERE seq = :seq ORDER BY episode_id DESC LIMIT 1",
+            {"seq": seq},
+        )
+        if last is not None and last["body"] == body:
+            return int(last["id"])
+    [row] = store.rows("INSERT INTO messages (body) VALUES (:body) RETURNING id", {"body": body})
+    return int(row["id"])
 
 
 def conversation(store: Store, episode_id: int) -> list[dict[str, Any]]:
@@ -181,7 +239,7 @@ def conversation(store: Store, episode_id: int) -> list[dict[str, Any]]:
         "WHERE episode_id = :id ORDER BY seq",
         {"id": episode_id},
     )
-    return [blobs.unpack_message(row["body"]) for row in rows]
+    return [unpack_message(row["body"]) for row in rows]
 
 
 def finish(store: Store, episode: Episode, reason: str, gain: float | None, is_progress: bool) -> Episode:

@@ -53,10 +53,10 @@ def add_evaluation(
     """
     samples = [{name: graph[name] for name in _SAMPLES if graph.get(name)} for graph in whole["graphs"]]
     with store.transaction():
-        evaluation_id = store.execute(
+        [row] = store.rows(
             "INSERT INTO evaluations (conditions_id, candidate_key, status, as_score, seconds, result, "
-            "samples, plans, created_at) "
-            "VALUES (:conditions, :candidate, :status, :score, :seconds, :result, :samples, :plans, :at)",
+            "samples, plans, created_at) VALUES (:conditions, :candidate, :status, :score, :seconds, "
+            ":result, :samples, :plans, :at) RETURNING id",
             {
                 "conditions": _conditions(store, task_key, whole["evaluator_version"], environment),
                 "candidate": candidate_key,
@@ -68,11 +68,10 @@ def add_evaluation(
                 "plans": whole.get("plans"),
                 "at": now(),
             },
-        ).lastrowid
+        )
         if run_id is not None:
             store.execute("UPDATE runs SET evaluations = evaluations + 1 WHERE id = :run", {"run": run_id})
-    assert evaluation_id is not None
-    return evaluation_id
+    return int(row["id"])
 
 
 def _conditions(store: Store, task_key: str, version: str, environment: str) -> int:
@@ -83,15 +82,13 @@ def _conditions(store: Store, task_key: str, version: str, environment: str) -> 
         "AND environment = :environment",
         names,
     )
-    if row is not None:
-        return int(row["id"])
-    conditions_id = store.execute(
-        "INSERT INTO conditions (task_key, evaluator_version, environment) "
-        "VALUES (:task, :version, :environment)",
-        names,
-    ).lastrowid
-    assert conditions_id is not None
-    return conditions_id
+    if row is None:
+        [row] = store.rows(
+            "INSERT INTO conditions (task_key, evaluator_version, environment) "
+            "VALUES (:task, :version, :environment) RETURNING id",
+            names,
+        )
+    return int(row["id"])
 
 
 def find_evaluation(

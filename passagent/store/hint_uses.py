@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from passagent.store.database import Store, now
@@ -32,28 +32,6 @@ class Outcome(NamedTuple):
     """False: the episode was held out."""
     gain: float
     """Log gain in AS over where the episode started; 0 without a correct candidate."""
-
-
-def record_uses(store: Store, episode: Episode, shown: Sequence[str], held_out: Sequence[str] = ()) -> None:
-    """Store ids of the hints in the episode's prompt, and of learned ones that are held from it.
-
-    A repeated call changes nothing.
-    """
-    if shown or held_out:
-        store.execute(
-            "UPDATE episodes SET hints = :shown, held_out = :held_out WHERE id = :episode AND hints IS NULL",
-            {
-                "episode": episode.id,
-                "shown": json.dumps(list(shown)),
-                "held_out": json.dumps(list(held_out)),
-            },
-        )
-
-
-def shown_in(store: Store, episode_id: int) -> list[str]:
-    """Ids of the hints in the episode's prompt, in order."""
-    sql = "SELECT hint_id FROM hint_uses WHERE episode_id = :id AND is_shown ORDER BY place"
-    return [row["hint_id"] for row in store.rows(sql, {"id": episode_id})]
 
 
 def times_shown(store: Store) -> dict[str, int]:

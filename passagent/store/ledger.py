@@ -50,11 +50,11 @@ def start(
     store: Store, episode: Episode, *, role: str, model: str, endpoint: str | None, attempt: int
 ) -> int:
     """A request is about to be sent for the episode's next message; the call's id."""
-    cursor = store.execute(
+    [row] = store.rows(
         "INSERT INTO calls (run_id, island, episode_id, step, role, model, endpoint, attempt, state, "
         "started_at) VALUES (:run, :island, :episode, "
         "(SELECT coalesce(max(seq), 0) + 1 FROM steps WHERE episode_id = :episode), "
-        ":role, :model, :endpoint, :attempt, 'started', :at)",
+        ":role, :model, :endpoint, :attempt, 'started', :at) RETURNING id",
         {
             "run": episode.run_id,
             "island": episode.island,
@@ -66,8 +66,7 @@ def start(
             "at": now(),
         },
     )
-    assert cursor.lastrowid is not None
-    return cursor.lastrowid
+    return int(row["id"])
 
 
 @dataclass(frozen=True)
@@ -82,16 +81,6 @@ class Ending:
     error: str | None = None
 
 
-def lose_all(store: Store, run_id: str) -> int:
-    """End the requests that were under way when a process died; how many."""
-    cursor = store.execute(
-        "UPDATE calls SET state = 'lost', finished_at = :at, error = 'under way when the process died' "
-        "WHERE run_id = :run AND state = 'started'",
-        {"run": run_id, "at": now()},
-    )
-    return cursor.rowcount
-
-
 def mean_latency_s(store: Store, run_id: str, model: str) -> float:
     """The mean latency of the model's newest 20 replies in the run, s; 0 before the first."""
     row = store.row(
@@ -102,8 +91,8 @@ def mean_latency_s(store: Store, run_id: str, model: str) -> float:
     return float(row["mean"] or 0.0) if row else 0.0
 
 
-def spent(store: Store, run_id: str, by: str = "model", episode_id: int | None = None) -> list[Spent]:
-    """The run's (or one episode's) requests, grouped by `model`, `island` or `role`, in the groups' order."""
+def spent(store: Store, run_id: str, by: str = "model") -> list[Spent]:
+    """The run's requests, grouped by `model`, `island` or `role`, in the groups' order."""
     assert by in ("model", "island", "role")
     states = ", ".join(
         f"sum(state = '{state}') AS {name}"
@@ -114,9 +103,8 @@ def spent(store: Store, run_id: str, by: str = "model", episode_id: int | None =
         f'SELECT CAST({by} AS TEXT) AS "group", count(*) AS requests, {states}, {sums}, '
         "sum(cost IS NULL AND input_tokens + output_tokens > 0) AS unpriced, "
         "coalesce(sum(cost), 0.0) AS cost, avg(CASE WHEN state = 'done' THEN latency_s END) AS latency_s "
-        f"FROM calls WHERE run_id = :run AND (:episode IS NULL OR episode_id = :episode) "
-        f"GROUP BY {by} ORDER BY {by}",
-        {"run": run_id, "episode": episode_id},
+        f"FROM calls WHERE run_id = :run GROUP BY {by} ORDER BY {by}",
+        {"run": run_id},
     )
     return [Spent(**row) for row in rows]
 
@@ -126,17 +114,19 @@ REMEMBERED = 400
 
 
 def replies_before(store: Store, episode: Episode) -> list[dict[str, Any]]:
-    """The replies of the island's last finished episodes, which the choice of `episode`'s model looks at.
+    """Sum up the replies of the island's last finished episodes, for the choice of `episode`'s model.
 
-    Columns: number, model, gain, and the kinds of tokens.
+    Columns: number, model, gain, cost, tokens, and how many replies are unpriced. Failed tries are not
+    counted: the choice must not depend on the weather.
     """
-    tokens = ", ".join(f"coalesce(calls.{kind}, 0) AS {kind}" for kind in KINDS)
     return store.rows(
-        f"SELECT number, episodes.model, gain, {tokens} FROM episodes LEFT JOIN calls "
+        "SELECT number, episodes.model, gain, sum(calls.cost) AS cost, "
+        "coalesce(sum(calls.input_tokens + calls.output_tokens), 0) AS tokens, "
+        "count(calls.id) - count(calls.cost) AS unpriced FROM episodes LEFT JOIN calls "
         "ON calls.episode_id = episodes.id AND calls.state = 'done' AND calls.role = 'agent' "
         "WHERE episodes.run_id = :run AND episodes.state = 'done' AND episodes.model IS NOT NULL "
         "AND episodes.island = :island AND number > :first AND number < :number "
-        "ORDER BY number, calls.step",
+        "GROUP BY episodes.id ORDER BY number",
         {
             "run": episode.run_id,
             "island": episode.island,

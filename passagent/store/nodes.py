@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from typing import Any
 
 from passagent.errors import UsageError
-from passagent.store import blobs
 from passagent.store.database import Store, now
-from passagent.store.episodes import Episode
+from passagent.store.episodes import Episode, get_episode
+from passagent.store.runs import SEEDS, Run
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,9 @@ class Node:
     note: str
     """First line of the first pass's docstring."""
     candidate_key: str
-    """The key of the candidate's files (store/blobs.py)."""
+    """The key of the candidate's files (`Store.get_files`)."""
     repeat_of: int | None
-    """The earlier node of the same island with equal files."""
+    """The earlier node of the same island, or of the seeds, that is the same program."""
     evaluation_id: int | None
     diagnosis: str | None
     """JSON; `diagnosed` is what it says."""
@@ -47,6 +48,16 @@ class Node:
     """Equal for candidates that differ in comments, docstrings and formatting only."""
     profiles: str | None = None
     """JSON: its StoredProfile with and without hardware counters; None: it was not profiled."""
+
+    @property
+    def fitness(self) -> float:
+        """The AS of a correct node; one that was not timed comes after every timed one."""
+        return UNTIMED if self.as_score is None else self.as_score
+
+    @property
+    def rank(self) -> tuple[float, int, int]:
+        """The better node has the higher rank; of equal ones the earlier, by episode and place, not by id."""
+        return self.fitness, -self.number, -self.place
 
     @property
     def diagnosed(self) -> dict[str, Any] | None:
@@ -89,7 +100,7 @@ def propose(store: Store, episode: Episode, call_id: str, proposal: Proposal, pa
     A call id that some servers give to every call is made distinct when the files are others.
     """
     with store.transaction():
-        key = blobs.keep(store, proposal.files)
+        key = store.keep_files(proposal.files)
         name, count = call_id, 1
         while row := store.one(
             Node,
@@ -106,12 +117,13 @@ def propose(store: Store, episode: Episode, call_id: str, proposal: Proposal, pa
             "candidate_key, repeat_of, created_at, number, canonical_key, place) "
             "VALUES (:run, :parent, :island, :episode, :call, 'proposed', :note, :key, "
             f"(SELECT min(id) FROM nodes WHERE run_id = :run AND {SAME_PROGRAM} "
-            "AND island = :island), :at, :number, :program, "
+            "AND island IN (:island, :seeds)), :at, :number, :program, "
             "(SELECT count(*) + 1 FROM nodes WHERE episode_id = :episode)) RETURNING *",
             {
                 "run": episode.run_id,
                 "parent": parent_id,
                 "island": episode.island,
+                "seeds": SEEDS,
                 "episode": episode.id,
                 "number": episode.number,
                 "call": name,
@@ -197,7 +209,7 @@ def get_node(store: Store, node_id: int) -> Node:
 
 def get_files(store: Store, node: Node) -> dict[str, str]:
     """The node's candidate: file name to text."""
-    return blobs.get(store, node.candidate_key)
+    return store.get_files(node.candidate_key)
 
 
 def get_plans(store: Store, node: Node) -> dict[str, str]:
@@ -205,7 +217,7 @@ def get_plans(store: Store, node: Node) -> dict[str, str]:
     if node.evaluation_id is None:
         return {}
     row = store.row("SELECT plans FROM evaluations WHERE id = :id", {"id": node.evaluation_id})
-    return blobs.get(store, row["plans"]) if row and row["plans"] else {}
+    return store.get_files(row["plans"]) if row and row["plans"] else {}
 
 
 def of_episode(store: Store, episode_id: int) -> list[Node]:
@@ -213,18 +225,21 @@ def of_episode(store: Store, episode_id: int) -> list[Node]:
     return _nodes(store, "WHERE episode_id = :episode ORDER BY id", {"episode": episode_id})
 
 
-def newest_before(store: Store, episode: Episode, episodes: int, limit: int) -> list[Node]:
-    """The nodes of the island's last few `episodes` before this one, the newest episode's first."""
+def newest_before(store: Store, episode: Episode, limit: int, same_start: bool = False) -> list[Node]:
+    """Nodes of the island's last `limit` episodes before this one, the newest episode's first.
+
+    `same_start`: of those that started from the same parent.
+    """
     return _nodes(
         store,
-        "WHERE episode_id IN (SELECT id FROM episodes WHERE run_id = :run AND island = :island "
-        "AND number < :number AND number > 0 ORDER BY number DESC LIMIT :episodes) "
-        "ORDER BY number DESC, id LIMIT :limit",
+        "WHERE state = 'done' AND episode_id IN (SELECT id FROM episodes WHERE run_id = :run "
+        f"AND island = :island AND number < :number {'AND parent_id IS :parent' if same_start else ''} "
+        "ORDER BY number DESC LIMIT :limit) ORDER BY number DESC, id LIMIT 3 * :limit + 1",
         {
             "run": episode.run_id,
             "island": episode.island,
             "number": episode.number,
-            "episodes": episodes,
+            "parent": episode.parent_id,
             "limit": limit,
         },
     )
@@ -251,15 +266,28 @@ def twins(store: Store, node: Node, limit: int) -> list[Node]:
     )
 
 
-def first_of_program(store: Store, run_id: str, island: int, canonical_key: str) -> Node | None:
-    """The island's first node that is done and has this program."""
-    earliest = _nodes(
-        store,
-        f"WHERE {SAME_PROGRAM} AND run_id = :run AND island = :island AND state = 'done' "
-        "ORDER BY number, place LIMIT 1",
-        {"program": canonical_key, "run": run_id, "island": island},
-    )
-    return next(iter(earliest), None)
+PLANTED = "planted"
+"""Stands for the tool call that proposed a seed which no episode wrote: a fork's or a directory's."""
+
+
+def planted(store: Store, run_id: str) -> Node | None:
+    """The run's planted seed, if it has one."""
+    where = "WHERE run_id = :run AND island = :seeds AND call_id = :call"
+    return next(iter(_nodes(store, where, {"run": run_id, "seeds": SEEDS, "call": PLANTED})), None)
+
+
+def origin_of(store: Store, run: Run, node: Node) -> Node | None:
+    """The node that `node` of the run is a copy of, as long as its run is kept; None for any other node."""
+    if node.call_id != PLANTED or node.island != SEEDS or run.forked_node is None:
+        return None
+    names = {"id": run.forked_node, "run": run.forked_run}
+    return next(iter(_nodes(store, "WHERE id = :id AND run_id = :run", names)), None)
+
+
+def author_of(store: Store, run: Run, node: Node) -> str:
+    """Name the author of a node: a model, or a seed's origin (`expert`, `library FILE, RUN`, `directory
+    DIR`)."""
+    return get_episode(store, node.episode_id).model or run.model
 
 
 def of_run(store: Store, run_id: str) -> list[Node]:
@@ -272,29 +300,33 @@ def unfinished(store: Store, run_id: str) -> list[Node]:
     return _nodes(store, "WHERE run_id = :run AND state != 'done' ORDER BY id", {"run": run_id})
 
 
-def ancestors(store: Store, node_id: int, limit: int) -> list[Node]:
+def ancestors(store: Store, node: Node, limit: int) -> list[Node]:
     """The chain from the node's parent towards the task, at most `limit`, the nearest first."""
-    return store.all(
-        Node,
-        "WITH RECURSIVE chain (id, parent_id, depth) AS ("
-        "  SELECT id, parent_id, 0 FROM nodes WHERE id = :id"
-        "  UNION ALL"
-        "  SELECT nodes.id, nodes.parent_id, depth + 1 FROM chain JOIN nodes ON nodes.id = chain.parent_id"
-        "  WHERE depth < :limit"
-        ") SELECT nodes.* FROM chain JOIN nodes ON nodes.id = chain.id WHERE depth > 0 ORDER BY depth",
-        {"id": node_id, "limit": limit},
+    chain = [node]
+    while chain[-1].parent_id is not None and len(chain) <= limit:
+        chain.append(get_node(store, chain[-1].parent_id))
+    return chain[1:]
+
+
+def best_of_island(
+    store: Store, run_id: str, island: int, limit: int, before: float = math.inf
+) -> list[Node]:
+    """The island's correct nodes of episodes `before` this number, with distinct files, the best first."""
+    return _nodes(
+        store,
+        "WHERE run_id = :run AND island = :island AND status = 'ok' AND repeat_of IS NULL "
+        "AND number < :before ORDER BY as_score DESC, number, place LIMIT :limit",
+        {"run": run_id, "island": island, "limit": limit, "before": before},
     )
 
 
-def siblings(store: Store, run_id: str, island: int, parent_id: int | None, limit: int) -> list[Node]:
-    """Nodes of the island's newest episodes that started from `parent_id` (None: the task), newest first."""
-    started_from = "parent_id = :parent" if parent_id is not None else "parent_id IS NULL"
+def migrants(store: Store, run_id: str, island: int) -> list[Node]:
+    """Elites of other islands that the island's episodes started from."""
     return _nodes(
         store,
-        "WHERE state = 'done' AND episode_id IN (SELECT id FROM episodes WHERE run_id = :run "
-        f"AND island = :island AND {started_from} ORDER BY number DESC LIMIT :limit) "
-        "ORDER BY id DESC LIMIT :limit",
-        {"run": run_id, "island": island, "parent": parent_id, "limit": limit},
+        "WHERE id IN (SELECT parent_id FROM episodes "
+        "WHERE run_id = :run AND island = :island AND migration IS NOT NULL)",
+        {"run": run_id, "island": island},
     )
 
 

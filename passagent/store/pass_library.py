@@ -146,9 +146,9 @@ class PassLibrary(Connection):
             raise os_fault(error, place.parent, "--library") from error
         library = cls(place, to_look)
         try:
-            if not to_look and library._version() != SCHEMA:
-                library._create()
-            if library._version() != SCHEMA:
+            if not to_look and library.version != SCHEMA:
+                library.make_tables(TABLES, SCHEMA)
+            if library.version != SCHEMA:
                 raise UsageError(
                     f"{place}: was written by another version of passagent; move it away, or name another "
                     "file with --library"
@@ -157,17 +157,6 @@ class PassLibrary(Connection):
             library.close()
             raise
         return library
-
-    def _create(self) -> None:
-        """Make the tables, unless there are some: another process may have made them meanwhile."""
-        with self.transaction():
-            if not self.rows("SELECT name FROM sqlite_master WHERE type = 'table'"):
-                for statement in TABLES.split(";\n"):
-                    self.execute(statement)
-                self.execute(f"PRAGMA user_version = {SCHEMA}")
-
-    def _version(self) -> int:
-        return int(self.rows("PRAGMA user_version")[0]["user_version"])
 
     def keep(self, entry: KeptPass) -> bool:
         """Keep a pass, unless a faster one that holds is known for the same. Whether it was kept."""
@@ -183,13 +172,8 @@ class PassLibrary(Connection):
 
     def find(self, instance: str, device: str, torch: str, reference: str) -> KeptPass | None:
         """The pass that is known for a region here; None if there is none, or it no longer held."""
-        where = (
-            "instance = :instance AND device = :device AND torch = :torch AND reference = :reference "
-            "AND status = 'ok'"
-        )
         key = {"instance": instance, "device": device, "torch": torch, "reference": reference}
-        passes = self._passes(where, key)
-        return passes[0] if passes else None
+        return next(iter(self._passes(f"{_KEY} AND status = 'ok'", key)), None)
 
     def passes(self) -> list[KeptPass]:
         """Every pass, the fastest first."""
@@ -208,11 +192,8 @@ class PassLibrary(Connection):
         """Note what a pass's evaluation came to."""
         self.execute(
             f"UPDATE exemplars SET status = :status, verified_at = :at WHERE {_KEY} AND plan = :plan",
-            {"status": status, "at": now(), **self._key(entry), "plan": entry.plan},
+            asdict(entry) | {"status": status, "at": now()},
         )
-
-    def _key(self, entry: KeptPass) -> dict[str, str]:
-        return {name: getattr(entry, name) for name in ("instance", "device", "torch", "reference")}
 
     def _passes(self, where: str, parameters: dict[str, Any]) -> list[KeptPass]:
         sql = f"SELECT {', '.join(_COLUMNS)} FROM exemplars WHERE {where} ORDER BY speedup DESC, instance"

@@ -6,7 +6,7 @@ import json
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from passagent.errors import PassagentError, UsageError, closest
 from passagent.store.database import Store, now
@@ -70,6 +70,11 @@ class Run:
         return self.input_tokens + self.output_tokens
 
     @property
+    def gained(self) -> Gains | None:
+        """`gains` as a record."""
+        return None if self.gains is None else Gains(**json.loads(self.gains))
+
+    @property
     def is_served(self) -> bool:
         """Tell whether the candidates come from clients of `passagent mcp`, not from a search."""
         return self.model == CLIENTS
@@ -117,26 +122,6 @@ class Gains:
     """Weighted sum of the time between their ends, h."""
     headroom: float | None
     """The least headroom of their correct nodes, see docs/profiling.md; None: not known."""
-
-
-@dataclass(frozen=True)
-class Standing:
-    """The state of a run and the request to it: all that its process polls."""
-
-    wanted: str
-    """The request to the process, as in Run.wanted."""
-    evaluations: int
-    tokens: int
-    """Input and output together."""
-    cost: float
-    episodes: int
-    """Finished, seeds not counted."""
-    best_as: float | None
-    """Seeds included."""
-    stagnant: int
-    """Episodes since the run's best AS last rose."""
-    headroom: float | None
-    """The least headroom of a correct node, see docs/profiling.md; None: not known."""
 
 
 def create_run(
@@ -210,22 +195,6 @@ def all_islands(store: Store, run_id: str) -> list[Island]:
     return store.all(Island, "SELECT * FROM islands WHERE run_id = :run ORDER BY island", {"run": run_id})
 
 
-def standing(store: Store, run_id: str) -> Standing:
-    """The run's standing now."""
-    state = store.one(
-        Standing,
-        "SELECT wanted, evaluations, input_tokens + output_tokens AS tokens, cost, "
-        "sum((island != :seeds) * islands.episodes) AS episodes, max(islands.best_as) AS best_as, "
-        "coalesce(json_extract(gains, '$.stagnant'), 0) AS stagnant, "
-        "json_extract(gains, '$.headroom') AS headroom "
-        "FROM runs JOIN islands ON islands.run_id = runs.id WHERE runs.id = :run GROUP BY runs.id",
-        {"run": run_id, "seeds": SEEDS},
-    )
-    if state is None:
-        raise UsageError(f"{run_id}: no such run in {store.runs_dir}; passagent runs lists them")
-    return state
-
-
 def get_island(store: Store, run_id: str, island: int) -> Island:
     """One island of a run, or that of its seeds."""
     row = store.one(
@@ -244,83 +213,37 @@ def want(store: Store, run_id: str, what: Literal["run", "stop_after_episodes", 
     `stop_after_episodes`: the episodes under way are finished, then it stops. `stop`: it stops where one
     Ctrl-C would. The next session that begins on a run at rest asks for `run` again.
     """
-    store.execute("UPDATE runs SET wanted = :what WHERE id = :run", {"what": what, "run": run_id})
+    update_run(store, run_id, wanted=what)
 
 
-def set_environment(store: Store, run_id: str, environment: str) -> None:
-    """The nodes' scores are of this evaluator version and environment."""
-    store.execute(
-        "UPDATE runs SET environment = :environment WHERE id = :run",
-        {"environment": environment, "run": run_id},
-    )
-
-
-def gains_of(store: Store, run_id: str) -> Gains | None:
-    """The run's gains; None before its first episode ended."""
-    stored = get_run(store, run_id).gains
-    return None if stored is None else Gains(**json.loads(stored))
-
-
-def save_gains(store: Store, run_id: str, gains: Gains) -> None:
-    """Store what the run gained."""
-    store.execute(
-        "UPDATE runs SET gains = :gains WHERE id = :run", {"gains": json.dumps(vars(gains)), "run": run_id}
-    )
-
-
-def set_config(store: Store, run_id: str, *, config: str, iters: int, model: str, device: str) -> None:
-    """Go on under changed settings."""
-    store.execute(
-        "UPDATE runs SET config = :config, iters = :iters, model = :model, device = :device WHERE id = :run",
-        {"config": config, "iters": iters, "model": model, "device": device, "run": run_id},
-    )
+def update_run(store: Store, run_id: str, **columns: Any) -> None:
+    """Store these columns of the run."""
+    values = ", ".join(f"{name} = :{name}" for name in columns)
+    store.execute(f"UPDATE runs SET {values} WHERE id = :run", {**columns, "run": run_id})
 
 
 _OF_A_RUN = ("sessions", "islands", "calls", "nodes", "episodes", "confirmations", "distilled_hints")
 """The tables whose rows belong to a run."""
 
 
-class Removed(NamedTuple):
-    """The numbers of rows that were removed with a run."""
-
-    nodes: int
-    evaluations: int
-    """Evaluations that no other run refers to."""
-    messages: int
-    """Messages that no other run's conversations hold."""
-    hints: int
-    """Distilled from its episodes."""
-
-
-def remove_run(store: Store, run_id: str) -> Removed:
+def remove_run(store: Store, run_id: str) -> dict[str, int]:
     """Delete all rows of a run, in the open transaction, of a store opened for it (`for_removal`).
 
-    What is known of hints stays.
+    Return the numbers of its `nodes`, of `evaluations` and `messages` that no other run refers to, and of
+    `hints` distilled from its episodes. What is known of hints stays.
     """
     names = {"run": run_id}
-    hints = store.execute("SELECT 1 FROM distilled_hints WHERE run_id = :run AND state = 'written'", names)
-    evaluated = " UNION ".join(
-        f"SELECT evaluation_id FROM {table} WHERE run_id {{is_it}} :run AND evaluation_id IS NOT NULL"
-        for table in ("nodes", "confirmations")
-    )
-    evaluated += (  # and the finalists' rounds as one evaluation, which alone is timed and has no samples
-        " UNION SELECT pooled.id FROM confirmations JOIN nodes ON nodes.id = node_id "
-        "JOIN evaluations AS pooled ON pooled.candidate_key = nodes.candidate_key "
-        "AND substr(pooled.candidate_key, 1, 16) = substr(nodes.candidate_key, 1, 16) "
-        "WHERE confirmations.run_id {is_it} :run AND pooled.status = 'ok' AND pooled.as_score IS NOT NULL "
-        "AND samples IS NULL"
-    )
-    written = len(hints.fetchall())
-    evaluations = store.execute(
-        f"DELETE FROM evaluations WHERE id IN ({evaluated.format(is_it='=')}) "
-        f"AND id NOT IN ({evaluated.format(is_it='!=')})",
+    hints = store.rows("SELECT 1 FROM distilled_hints WHERE run_id = :run AND state = 'written'", names)
+    evaluations = store.execute(  # also the finalists' rounds as one evaluation, to which no row refers
+        "DELETE FROM evaluations WHERE (id IN (SELECT evaluation_id FROM nodes WHERE run_id = :run) "
+        "OR candidate_key IN (SELECT candidate_key FROM nodes WHERE run_id = :run)) "
+        "AND candidate_key NOT IN (SELECT candidate_key FROM nodes WHERE run_id != :run) AND id NOT IN "
+        "(SELECT evaluation_id FROM nodes WHERE run_id != :run AND evaluation_id IS NOT NULL)",
         names,
     ).rowcount
     episodes = "(SELECT id FROM episodes WHERE run_id = :run)"
     store.execute(f"DELETE FROM steps WHERE episode_id IN {episodes}", names)
-    messages = store.execute(
-        "DELETE FROM messages WHERE id NOT IN (SELECT message_id FROM steps)", {}
-    ).rowcount
+    messages = store.execute("DELETE FROM messages WHERE id NOT IN (SELECT message_id FROM steps)").rowcount
     counts = {
         table: store.execute(f"DELETE FROM {table} WHERE run_id = :run", names).rowcount
         for table in _OF_A_RUN
@@ -328,11 +251,15 @@ def remove_run(store: Store, run_id: str) -> Removed:
     store.execute(
         "DELETE FROM files WHERE key NOT IN (SELECT candidate_key FROM nodes UNION ALL "
         "SELECT candidate_key FROM evaluations UNION ALL "  # what was measured for another run's twin of it
-        "SELECT plans FROM evaluations WHERE plans IS NOT NULL)",
-        {},
+        "SELECT plans FROM evaluations WHERE plans IS NOT NULL)"
     )
     store.execute("DELETE FROM runs WHERE id = :run", names)
-    return Removed(counts["nodes"], evaluations, messages, written)
+    return {
+        "nodes": counts["nodes"],
+        "evaluations": evaluations,
+        "messages": messages,
+        "hints": len(hints),
+    }
 
 
 def for_removal(store: Store) -> None:

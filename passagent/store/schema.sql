@@ -1,5 +1,5 @@
 -- The tables of passagent.db. docs/database.md says what each column means.
--- Whoever changes one raises SCHEMA in schema.py.
+-- Whoever changes one raises SCHEMA in database.py.
 
 CREATE TABLE runs (
     id TEXT PRIMARY KEY,

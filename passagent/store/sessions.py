@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from passagent.errors import UsageError
-from passagent.store import ledger, runs
+from passagent.store import runs
 from passagent.store.database import Store, now
 from passagent.store.locks import is_locked, take_lock, this_process
 from passagent.store.runs import Run
@@ -26,20 +26,6 @@ SAVE_S = 5.0
 """Between two notes of the time searched, s: what a killed process has not counted."""
 DIED = "it died"
 """Why a session ended that could not say so itself."""
-
-
-@dataclass(frozen=True)
-class Terms:
-    """The terms of a session: scores and prompts of other terms are not simply comparable."""
-
-    version: str = ""
-    """The version of passagent."""
-    config: str = "{}"
-    """JSON of the whole Config."""
-    prompts: str = ""
-    """Hash over the prompt files."""
-    environment: str = ""
-    """Evaluator version and environment."""
 
 
 @dataclass(frozen=True)
@@ -90,13 +76,14 @@ def driver(store: Store, run_id: str) -> Driver | None:
     return Driver(host, int(pid), session.joined_at)
 
 
-def begin(store: Store, run_id: str, terms: Terms | None = None) -> list[str]:
+def begin(store: Store, run_id: str, **terms: str) -> list[str]:
     """Begin a session of this process, which holds the run's lock. Return what a person should know of it.
 
-    That is how its terms differ from those of the session before, and how many model calls were lost. What a
-    dead process had in flight is free: its episodes go on, its nodes are evaluated anew.
+    `terms`: its version, config, prompts and environment, columns of `sessions`; scores of other terms are
+    not simply comparable. Told are how they differ from those of the session before, and how many model calls
+    were lost. What a dead process had in flight is free: its episodes go on, its nodes are evaluated anew.
     """
-    terms = terms or Terms()
+    terms = {"version": "", "config": "{}", "prompts": "", "environment": ""} | terms
     names = {"run": run_id, "at": now(), "died": DIED}
     with store.transaction():
         changes = _changes_between(last(store, run_id), terms)
@@ -107,39 +94,42 @@ def begin(store: Store, run_id: str, terms: Terms | None = None) -> list[str]:
         store.execute(
             "UPDATE nodes SET state = 'proposed' WHERE run_id = :run AND state = 'evaluating'", names
         )
-        lost = ledger.lose_all(store, run_id)
-        store.execute(
-            "UPDATE runs SET state = 'running', stop_reason = NULL, finished_at = NULL, wanted = 'run' "
-            "WHERE id = :run",
+        lost = store.execute(
+            "UPDATE calls SET state = 'lost', finished_at = :at, error = 'under way when the process died' "
+            "WHERE run_id = :run AND state = 'started'",
             names,
-        )
+        ).rowcount
+        runs.update_run(store, run_id, state="running", stop_reason=None, finished_at=None, wanted="run")
         store.execute(
             "INSERT INTO sessions (run_id, owner, version, config, prompts, environment, changes, joined_at) "
             "VALUES (:run, :me, :version, :config, :prompts, :environment, :changes, :at)",
-            asdict(terms) | names | {"me": this_process(), "changes": json.dumps(changes)},
+            terms | names | {"me": this_process(), "changes": json.dumps(changes)},
         )
     died = f"at most {lost} model calls were lost, under way when the process died"
     return [*changes, died] if lost else changes
 
 
-def _changes_between(before: StoredSession | None, terms: Terms) -> list[str]:
+def _changes_between(before: StoredSession | None, terms: dict[str, str]) -> list[str]:
     """List what differs from the session before, and what is done about it, a line each."""
     if before is None or not before.version:
         return []
     changes = [
-        f"the settings have changed: {change}" for change in changed_settings(before.config, terms.config)
+        f"the settings have changed: {change}" for change in changed_settings(before.config, terms["config"])
     ]
-    if before.version != terms.version:
-        changes.append(f"passagent has changed: {before.version}, now {terms.version}")
-    if before.prompts != terms.prompts:
+    if before.version != terms["version"]:
+        changes.append(f"passagent has changed: {before.version}, now {terms['version']}")
+    if before.prompts != terms["prompts"]:
         changes.append(
             "the prompts have changed: episodes that begin now see the new ones, begun ones keep theirs"
         )
-    if before.environment != terms.environment:
-        changes += [
-            f"the evaluator or its machine has changed: {part}"
-            for part in _parts(before.environment, terms.environment)
-        ]
+    old, new = before.environment.split("; "), terms["environment"].split("; ")
+    if len(old) != len(new):
+        old, new = [before.environment], [terms["environment"]]
+    changes += [
+        f"the evaluator or its machine has changed: {a}, now {b}"
+        for a, b in zip(old, new, strict=True)
+        if a != b
+    ]
     return changes
 
 
@@ -157,27 +147,17 @@ def _flat(config: dict[str, Any]) -> dict[str, Any]:
     return {f"{section}.{key}": value for section, values in config.items() for key, value in values.items()}
 
 
-def _parts(before: str, after: str) -> list[str]:
-    """`OLD, now NEW` for each part of two environments that differs."""
-    old, new = before.split("; "), after.split("; ")
-    if len(old) != len(new):
-        return [f"{before}, now {after}"]
-    return [f"{a}, now {b}" for a, b in zip(old, new, strict=True) if a != b]
-
-
 def end(store: Store, run_id: str, state: str, reason: str, elapsed_s: float) -> None:
     """End the session that drives the run, and leave the run in `state`."""
-    names = {"run": run_id, "state": state, "reason": redact(reason), "at": now()}
+    reason = redact(reason)
     with store.transaction():
         save_time(store, run_id, elapsed_s)
         store.execute(
             "UPDATE sessions SET left_at = :at, left_because = :reason "
             "WHERE run_id = :run AND left_at IS NULL",
-            names,
+            {"run": run_id, "reason": reason, "at": now()},
         )
-        store.execute(
-            "UPDATE runs SET state = :state, stop_reason = :reason, finished_at = :at WHERE id = :run", names
-        )
+        runs.update_run(store, run_id, state=state, stop_reason=reason, finished_at=now())
 
 
 def save_time(store: Store, run_id: str, elapsed_s: float) -> None:

@@ -7,7 +7,7 @@ still open are looked at again: no clock decides what is new.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import logging
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
@@ -28,6 +28,8 @@ from passagent.events import (
     RequestFailed,
 )  # fmt: skip
 from passagent.store.database import Store, now
+
+log = logging.getLogger("passagent.search")
 
 _ORDER = (
     Joined, Migrated, EpisodeBegun, Replied, RequestFailed, Proposed, Judged, EpisodeEnded, MeasuredAgain,
@@ -54,7 +56,7 @@ class _Source(NamedTuple):
     is_open: str
     """SQL condition that holds while more will happen to a row."""
     query: str
-    """Selects the fields of the events, by their names."""
+    """The rest of a SELECT: the fields of the events by their names, and the tables."""
     stages: tuple[tuple[type[Event], str], ...]
     """Event and the column with its time, null until it has happened."""
 
@@ -63,7 +65,7 @@ _SOURCES = {
     "sessions": _Source(
         "sessions.id",
         "left_at IS NULL",
-        "SELECT owner, version, json(changes) AS changes, joined_at, left_at, left_because FROM sessions",
+        "owner, version, json(changes) AS changes, joined_at, left_at, left_because FROM sessions",
         (
             (Joined, "joined_at"),
             (Left, "left_at"),
@@ -72,7 +74,7 @@ _SOURCES = {
     "episodes": _Source(
         "episodes.id",
         "episodes.state = 'running'",
-        "SELECT episodes.number AS episode, "
+        "episodes.number AS episode, "
         "episodes.island, episodes.model, episodes.parent_id AS parent, parents.as_score AS parent_as, "
         "parents.status AS parent_status, migration AS reason, parents.id AS node, "
         "parents.island AS from_island, episodes.island AS to_island, "
@@ -89,7 +91,7 @@ _SOURCES = {
     "calls": _Source(
         "calls.id",
         "calls.state = 'started'",
-        "SELECT number AS episode, calls.island, role, "
+        "number AS episode, calls.island, role, "
         "calls.model, attempt, latency_s, calls.input_tokens, calls.output_tokens, cost, error, calls.state, "
         "CASE WHEN calls.state = 'done' THEN calls.finished_at END AS replied_at, "
         "CASE WHEN calls.state != 'done' THEN calls.finished_at END AS failed_at "
@@ -102,7 +104,7 @@ _SOURCES = {
     "nodes": _Source(
         "nodes.id",
         "nodes.state != 'done'",
-        "SELECT nodes.id AS node, nodes.island, "
+        "nodes.id AS node, nodes.island, "
         "episodes.number AS episode, nodes.status, nodes.as_score, nodes.note, nodes.repeat_of, "
         "nodes.parent_id AS parent, parents.as_score AS parent_as, parents.status AS parent_status, "
         "nodes.diagnosis, nodes.created_at, nodes.evaluated_at, "
@@ -122,7 +124,7 @@ _SOURCES = {
     "confirmations": _Source(
         "confirmations.evaluation_id",
         "0",
-        "SELECT node_id AS node, round, evaluations.status, evaluations.as_score, "
+        "node_id AS node, round, evaluations.status, evaluations.as_score, "
         "nodes.as_score AS first_as, evaluations.created_at AS measured_at "
         "FROM confirmations JOIN nodes ON nodes.id = node_id "
         "JOIN evaluations ON evaluations.id = confirmations.evaluation_id",
@@ -131,88 +133,49 @@ _SOURCES = {
     "distilled_hints": _Source(
         "distilled_hints.episode_id",
         "distilled_hints.state = 'wanted'",
-        "SELECT number AS episode, island, hint_id AS hint, "
+        "number AS episode, island, hint_id AS hint, "
         "written_at FROM distilled_hints JOIN episodes ON episodes.id = episode_id",
         ((HintWritten, "written_at"),),
     ),
 }
 
 
-def _as_is(value: Any) -> Any:
-    return value
-
-
-def _from_json(text: str | None) -> Any:
-    return None if text is None else json.loads(text)
-
-
-_READ: dict[str, Callable[[Any], Any]] = {"changes": _from_json, "diagnosis": _from_json, "from_store": bool}
-"""Columns that SQLite returns as text or as a number."""
-
-_LAST = "SELECT " + ", ".join(
-    f"(SELECT coalesce(max({source.key}), 0) FROM {table}) AS {table}" for table, source in _SOURCES.items()
-)
+def _value(name: str, column: Any) -> Any:
+    """The field of an event, of a column that SQLite returns as text or as a number."""
+    if name in ("changes", "diagnosis"):
+        return json.loads(column or "null")
+    return bool(column) if name == "from_store" else column
 
 
 def newest(store: Store, run_id: str, limit: int) -> tuple[list[Event], Seen]:
     """The last `limit` events in order, and from where to go on with `since`."""
-    events, position = list[Event](), Seen(_last(store))
-    for table, source in _SOURCES.items():
-        some = f"SELECT {source.key} FROM {table} WHERE run_id = :run ORDER BY 1 DESC LIMIT :limit"
-        where = (
-            f"{table}.run_id = :run AND {source.key} <= :last "
-            f"AND ({source.key} IN ({some}) OR {source.is_open})"
-        )
-        bounds = {"run": run_id, "limit": limit, "last": position.last[table]}
-        events += _take(position, table, source, _rows(store, source, where, bounds))
-    return _in_order(events)[max(0, len(events) - limit) :], position
+    position = Seen()
+    events = since(store, run_id, position)
+    return events[max(0, len(events) - limit) :], position
 
 
 def since(store: Store, run_id: str, position: Seen) -> list[Event]:
-    """The events since `seen` was brought up to date, in order; `seen` is brought up to date."""
-    events, last = list[Event](), _last(store)
-    for table, source in _SOURCES.items():
-        rows = []
-        if position.open[table]:
-            keys = ", ".join(map(str, position.open[table]))
-            rows = _rows(store, source, f"{source.key} IN ({keys})", {})
-        if last[table] > position.last[table]:
-            # the plus keeps SQLite from the index on run_id: the few new rows are found by their ids
-            where = f"+{table}.run_id = :run AND {source.key} > :seen AND {source.key} <= :last"
-            bounds = {"run": run_id, "seen": position.last[table], "last": last[table]}
-            rows += _rows(store, source, where, bounds)
-        events += _take(position, table, source, rows)
-    position.last = last
-    return _in_order(events)
-
-
-def _in_order(events: list[Event]) -> list[Event]:
+    """The events since `position` was brought up to date, in order; it is brought up to date."""
+    events = list[Event]()
+    with store.reading():
+        for table, source in _SOURCES.items():
+            returned, seen = position.open.setdefault(table, {}), position.last.get(table, 0)
+            # the plus keeps SQLite from the index on run_id: the few new and open rows are found by their ids
+            rows = store.rows(
+                f"SELECT {source.key} AS id, {source.is_open} AS is_open, {source.query} "
+                f"WHERE {'+' * bool(seen)}{table}.run_id = :run "
+                f"AND ({source.key} > :seen OR {source.key} IN ({', '.join(map(str, returned))})) ORDER BY 1",
+                {"run": run_id, "seen": seen},
+            )
+            for row in rows:
+                reached = [stage for stage in source.stages if row[stage[1]] is not None]
+                for kind, at in reached[returned.pop(row["id"], 0) :]:
+                    columns = {item.name: _value(item.name, row[item.name]) for item in fields(kind)[1:]}
+                    events.append(kind(at=row[at], **columns))
+                if row["is_open"]:
+                    returned[row["id"]] = len(reached)
+                position.last[table] = max(seen, row["id"])
     return sorted(events, key=lambda event: (event.at, _ORDER.index(type(event))))
-
-
-def _last(store: Store) -> dict[str, int]:
-    """The key of each table's newest row, 0 where it has none."""
-    row = store.row(_LAST)
-    assert row is not None
-    return row
-
-
-def _rows(store: Store, source: _Source, where: str, bounds: dict[str, Any]) -> list[dict[str, Any]]:
-    columns = f"SELECT {source.key} AS id, {source.is_open} AS is_open, "
-    return store.rows(f"{source.query.replace('SELECT ', columns, 1)} WHERE {where} ORDER BY 1", bounds)
-
-
-def _take(position: Seen, table: str, source: _Source, rows: list[dict[str, Any]]) -> list[Event]:
-    """The events of the rows that were not returned yet; `seen` takes them in."""
-    new, returned = list[Event](), position.open.setdefault(table, {})
-    for row in rows:
-        reached = [stage for stage in source.stages if row[stage[1]] is not None]
-        for kind, at in reached[returned.pop(row["id"], 0) :]:
-            columns = {item.name: _READ.get(item.name, _as_is)(row[item.name]) for item in fields(kind)[1:]}
-            new.append(kind(at=row[at], **columns))
-        if row["is_open"]:
-            returned[row["id"]] = len(reached)
-    return new
 
 
 class Follower:
@@ -241,5 +204,6 @@ class Follower:
             self._on_event(kind(at=now(), **about))
 
     def note(self, message: str) -> None:
-        """Pass on what is new, then something for a person to know."""
+        """Log something for a person to know, and pass it on after what is new."""
+        log.info(message)
         self.tell(Noted, message=message)

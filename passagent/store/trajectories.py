@@ -12,9 +12,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from passagent.errors import UsageError
-from passagent.store import blobs, nodes, runs
+from passagent.store import nodes, runs
 from passagent.store.database import Store, written
-from passagent.store.episodes import Episode, get_episode
+from passagent.store.episodes import Episode, get_episode, unpack_message
 from passagent.store.runs import Run
 from passagent.system.redaction import redacted
 
@@ -66,7 +66,7 @@ class Candidate(_Part):
     as_score: float | None
     note: str
     files: str
-    """The key of its files (store/blobs.py)."""
+    """The key of its files (`Store.get_files`)."""
     repeat_of: int | None
 
 
@@ -126,6 +126,13 @@ def find_episode(store: Store, run: Run, number: int) -> Episode:
     return get_episode(store, row["id"])
 
 
+_OF_EPISODE = (
+    "island", "seed", "state", "end_reason", "steps", "input_tokens", "output_tokens", "best_node", "best_as",
+    "gain", "created_at", "finished_at",
+)  # fmt: skip
+"""Fields of a trajectory that are columns of its episode."""
+
+
 def trajectory(store: Store, run: Run, episode: Episode, clean: bool = True) -> Trajectory:
     """The episode as it is now, finished or not.
 
@@ -141,30 +148,16 @@ def trajectory(store: Store, run: Run, episode: Episode, clean: bool = True) -> 
     )
     parent = nodes.get_node(store, episode.parent_id) if episode.parent_id is not None else None
     return Trajectory(
+        **{name: getattr(run, name) for name in ("task", "task_key", "model", "device")},
+        **{name: getattr(episode, name) for name in _OF_EPISODE},
         passagent=run.version,
         run=run.id,
         episode=episode.number,
-        task=run.task,
-        task_key=run.task_key,
         operators=json.loads(run.operators),
-        model=run.model,
-        device=run.device,
-        island=episode.island,
         role=runs.get_island(store, run.id, episode.island).role,
-        seed=episode.seed,
         parent=episode.parent_id,
         parent_as=parent.as_score if parent else None,
-        state="done" if episode.state == "done" else "running",
-        end_reason=episode.end_reason,
-        steps=episode.steps,
-        input_tokens=episode.input_tokens,
-        output_tokens=episode.output_tokens,
-        best_node=episode.best_node,
-        best_as=episode.best_as,
-        gain=episode.gain,
-        created_at=episode.created_at,
-        finished_at=episode.finished_at,
-        messages=[_turn(row, cleaned(blobs.unpack_message(row["body"]))) for row in rows],
+        messages=[_turn(row, cleaned(unpack_message(row["body"]))) for row in rows],
         nodes=[_candidate(node, cleaned(node.note)) for node in nodes.of_episode(store, episode.id)],
     )
 
@@ -175,14 +168,5 @@ def _turn(row: dict[str, Any], message: dict[str, Any]) -> Turn:
 
 
 def _candidate(node: nodes.Node, note: str) -> Candidate:
-    return Candidate(
-        node=node.id,
-        call_id=node.call_id,
-        parent=node.parent_id,
-        state=node.state,
-        status=node.status,
-        as_score=node.as_score,
-        note=note,
-        files=node.candidate_key,
-        repeat_of=node.repeat_of,
-    )
+    same = {name: getattr(node, name) for name in ("call_id", "state", "status", "as_score", "repeat_of")}
+    return Candidate(node=node.id, parent=node.parent_id, note=note, files=node.candidate_key, **same)

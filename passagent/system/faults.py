@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from passagent.errors import InfrastructureError, MachineFault, PassagentError, UsageError
@@ -39,8 +39,40 @@ def machine_fault(error: BaseException, doing: str = "", place: str | None = Non
 
     `doing`: what failed, for people. `place`: the file or directory, where the error names none.
     """
-    message = _said(error, place)
-    return None if message is None else MachineFault(f"{doing}: {message}" if doing else message)
+    message = None
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _ALLOCATOR in str(error)):
+        message = NO_MEMORY
+    elif isinstance(error, OSError):
+        path, reason = str(error.filename or place or ""), (error.strerror or "").lower()
+        message = _SPENT.get(error.errno or 0)
+        if _NO_TEMPORARY in str(error):
+            message = "no temporary directory can be written; set TMPDIR to one that can"
+        elif error.errno in _FULL:
+            where = f"{path}: the disk is full" if path else "a disk is full"
+            message = f"{where}; free some space{_elsewhere(path)}"
+        elif error.errno in _CLOSED and path:
+            message = f"{path}: cannot be used ({reason}); make it a directory to write in{_elsewhere(path)}"
+    return MachineFault(f"{doing}: {message}" if doing else message) if message else None
+
+
+def _elsewhere(path: str) -> str:
+    """Name the setting that moves `path` elsewhere."""
+    if Path(path).is_relative_to(cache_dir()):
+        return ", or set PASSAGENT_CACHE to another place"
+    with suppress(OSError):
+        if path and Path(path).is_relative_to(tempfile.gettempdir()):
+            return ", or set TMPDIR to another place"
+    return ""
+
+
+def os_fault(error: OSError, path: Path, option: str = "--runs-dir") -> PassagentError:
+    """An OSError while writing under `path`, a place that `option` names."""
+    reason = (error.strerror or str(error)).lower()
+    if error.errno in (*_CLOSED, errno.ENOENT):
+        return UsageError(f"{path}: cannot be written ({reason}); choose another place with {option}")
+    if error.errno in _FULL:
+        return MachineFault(f"{path}: the disk is full; free some space")
+    return machine_fault(error, place=str(path)) or InfrastructureError(f"{path}: {reason}")
 
 
 @contextmanager
@@ -49,8 +81,7 @@ def named(doing: str) -> Iterator[None]:
     try:
         yield
     except (OSError, MemoryError, RuntimeError) as error:
-        fault = machine_fault(error, doing)
-        if fault is not None:
+        if fault := machine_fault(error, doing):
             raise fault from error
         if isinstance(error, OSError):
             raise InfrastructureError(f"{doing}: {error}") from error
@@ -77,44 +108,3 @@ def check_places() -> None:
 def speaks_of_places(text: str) -> bool:
     """Tell whether a text has the words for a full or closed directory: reason to `check_places`."""
     return any(os.strerror(number) in text for number in (*_FULL, *_CLOSED))
-
-
-def os_fault(error: OSError, path: Path, option: str = "--runs-dir") -> PassagentError:
-    """An OSError while writing under `path`, a place that `option` names."""
-    reason = (error.strerror or str(error)).lower()
-    if error.errno in _FULL:
-        return MachineFault(f"{path}: the disk is full; free some space")
-    if error.errno in (*_CLOSED, errno.ENOENT):
-        return UsageError(f"{path}: cannot be written ({reason}); choose another place with {option}")
-    return machine_fault(error, place=str(path)) or InfrastructureError(f"{path}: {reason}")
-
-
-def _said(error: BaseException, place: str | None) -> str | None:
-    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _ALLOCATOR in str(error)):
-        return NO_MEMORY
-    if not isinstance(error, OSError):
-        return None
-    if _NO_TEMPORARY in str(error):
-        return "no temporary directory can be written; set TMPDIR to one that can"
-    if error.errno in _SPENT:
-        return _SPENT[error.errno]
-    path = str(error.filename or place or "")
-    if error.errno in _FULL:
-        where = f"{path}: the disk is full" if path else "a disk is full"
-        return f"{where}; free some space{_elsewhere(path)}"
-    if error.errno in _CLOSED and path:
-        reason = os.strerror(error.errno).lower()
-        return f"{path}: cannot be used ({reason}); make it a directory to write in{_elsewhere(path)}"
-    return None
-
-
-def _elsewhere(path: str) -> str:
-    """Name the setting that moves `path` elsewhere."""
-    if Path(path).is_relative_to(cache_dir()):
-        return ", or set PASSAGENT_CACHE to another place"
-    try:
-        if path and Path(path).is_relative_to(tempfile.gettempdir()):
-            return ", or set TMPDIR to another place"
-    except OSError:
-        pass
-    return ""

@@ -38,68 +38,44 @@ _SHAPES = (
 """A shape, what takes its place, and words (in lower case) one of which is in every text that has it."""
 
 
-def secrets() -> dict[str, str]:
-    """Value to name of every environment variable named ...KEY, ...TOKEN, ...SECRET and the like.
-
-    The longest value first, so that one which contains another is replaced whole. Paths are no secrets.
-    """
-    values = {value: name for name, value in os.environ.items() if _NAME.search(name)}
-    return {
-        value: values[value]
-        for value in sorted(values, key=len, reverse=True)
-        if len(value) >= _MIN_LENGTH and not value.startswith("/")
-    }
-
-
-def _written() -> tuple[tuple[str, str], ...]:
-    """Return the environment's secrets as they may be written, each with what takes its place."""
-    # os.environ decodes each variable at every look; what it holds can be compared as a whole
-    return _written_in(tuple(vars(os.environ)["_data"].items()))
-
-
-@functools.lru_cache(maxsize=2)
-def _written_in(environment: tuple[tuple[bytes, bytes], ...]) -> tuple[tuple[str, str], ...]:
-    return tuple(
-        (written, f"<{name}>")
-        for value, name in secrets().items()
-        for written in {value, json.dumps(value)[1:-1]}
-    )
-
-
 def redact(text: str) -> str:
     """`text` with the name in angle brackets in the place of every secret, also as it stands inside JSON."""
-    return _redact(text, _written())
+    # os.environ decodes each variable at every look; what it holds can be compared as a whole
+    return _cleaned(text, tuple(vars(os.environ)["_data"].items())) if len(text) >= _MIN_LENGTH else text
 
 
 def redacted(value: Any) -> Any:
     """`value` (plain data) with every text in it redacted."""
-    return _redacted(value, _written())
-
-
-def _redact(text: str, written: tuple[tuple[str, str], ...]) -> str:
-    return text if len(text) < _MIN_LENGTH else _cleaned(text, written)
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, dict):
+        return {key: redacted(item) for key, item in value.items()}
+    return [redacted(item) for item in value] if isinstance(value, list) else value
 
 
 @functools.lru_cache(maxsize=256)
-def _cleaned(text: str, written: tuple[tuple[str, str], ...]) -> str:
+def _cleaned(text: str, environment: tuple[tuple[bytes, bytes], ...]) -> str:
     """Remembered, for most is said again and again: the system message, the tools' descriptions."""
-    for value, name in written:
-        if value in text:
-            text = text.replace(value, name)
+    for name, value in _secrets(environment):
+        for written in {value, json.dumps(value)[1:-1]}:
+            text = text.replace(written, f"<{name}>")
     lower = text.lower()
     for shape, replacement, marks in _SHAPES:
-        for mark in marks:
-            if mark in lower:  # looking for a word is much cheaper than for a shape
-                text = shape.sub(replacement, text)
-                break
+        if any(mark in lower for mark in marks):  # looking for a word is much cheaper than for a shape
+            text = shape.sub(replacement, text)
     return text
 
 
-def _redacted(value: Any, written: tuple[tuple[str, str], ...]) -> Any:
-    if isinstance(value, str):
-        return _redact(value, written)
-    if isinstance(value, dict):
-        return {key: _redacted(item, written) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_redacted(item, written) for item in value]
-    return value
+@functools.lru_cache(maxsize=2)
+def _secrets(environment: tuple[tuple[bytes, bytes], ...]) -> list[tuple[str, str]]:
+    """Name and value of every variable named ...KEY, ...TOKEN, ...SECRET and the like. Paths are no secrets.
+
+    The longest value first, so that one which contains another is replaced whole.
+    """
+    named = [(os.fsdecode(name), os.fsdecode(value)) for name, value in environment]
+    secrets = [
+        (name, value)
+        for name, value in named
+        if _NAME.search(name) and len(value) >= _MIN_LENGTH and not value.startswith("/")
+    ]
+    return sorted(secrets, key=lambda secret: -len(secret[1]))

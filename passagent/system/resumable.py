@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from operator import attrgetter
 from pathlib import Path
@@ -22,9 +22,6 @@ from pydantic import BaseModel
 from passagent.errors import UsageError
 from passagent.store.locks import process_text, take_lock, this_process
 from passagent.system.faults import os_fault
-
-Row = TypeVar("Row", bound=BaseModel)
-_key = attrgetter("key")
 
 
 @contextmanager
@@ -76,16 +73,20 @@ def whole_directory(out: Path, option: str = "--out") -> Iterator[Path]:
         shutil.rmtree(part, ignore_errors=True)
 
 
-class RowFile(Generic[Row]):
-    """The rows of a file, one line of JSON each, by their attribute `key`; of equal keys the last counts."""
+Row = TypeVar("Row", bound=BaseModel)
+_key, _stands = attrgetter("key"), attrgetter("stands")
 
-    def __init__(
-        self, path: Path, kind: type[Row], what: str, check: Callable[[Row], object] = lambda row: None
-    ) -> None:
+
+class RowFile(Generic[Row]):
+    """The rows of a file, one line of JSON each, by their attribute `key`; of equal keys the last counts.
+
+    Their attribute `stands` says that the work behind a row need not be done again.
+    """
+
+    def __init__(self, path: Path, kind: type[Row], what: str) -> None:
         """Read the rows of a file, or none where there is no file.
 
-        what: the rows in words, for errors. check: raises UsageError for a row of other conditions than
-        today's. Raises UsageError.
+        what: the rows in words, for errors. Raises UsageError.
         """
         self.path = path
         self.rows: dict[Hashable, Row] = {}
@@ -99,8 +100,11 @@ class RowFile(Generic[Row]):
                 row = kind.model_validate(json.loads(line))
             except ValueError as error:
                 raise UsageError(f"{path}:{number}: not {what}; give another --out") from error
-            check(row)
             self.rows[_key(row)] = row
+
+    def stands(self, key: Hashable) -> bool:
+        """Return whether a row of this key is there that stands."""
+        return key in self.rows and bool(_stands(self.rows[key]))
 
     def add(self, row: Row) -> None:
         """Append a row, on the disk when this returns. Raises PassagentError (a full disk)."""

@@ -24,25 +24,6 @@ class Captured:
     """For each placeholder of the graph the position of its input."""
 
 
-def capture(module: torch.nn.Module, inputs: list[Any]) -> Captured:
-    """Capture `module(*inputs)` with Dynamo as one graph, static shapes, without gradients.
-
-    `inputs` are not changed. Data-dependent sizes and scalars are captured if the graph has any. Raises
-    TaskError with Dynamo's reason if the module breaks into several graphs or does not run.
-    """
-    try:
-        return _capture(module, inputs, data_dependent=False)
-    except _GraphBreak:
-        try:
-            return _capture(module, inputs, data_dependent=True)
-        except _GraphBreak as error:
-            raise TaskError(f"{type(module).__name__} is not one graph for Dynamo: {error}") from error
-
-
-class _GraphBreak(Exception):
-    """Dynamo's reason, one line."""
-
-
 class _Seen(NamedTuple):
     """The graph of a call, its inputs and its outputs."""
 
@@ -51,7 +32,12 @@ class _Seen(NamedTuple):
     outputs: list[Any]
 
 
-def _capture(module: torch.nn.Module, inputs: list[Any], data_dependent: bool) -> Captured:
+def capture(module: torch.nn.Module, inputs: list[Any]) -> Captured:
+    """Capture `module(*inputs)` with Dynamo as one graph, static shapes, without gradients.
+
+    `inputs` are not changed. Data-dependent sizes and scalars are captured if the graph has any. Raises
+    TaskError with Dynamo's reason if the module breaks into several graphs or does not run.
+    """
     calls: list[_Seen] = []
 
     def backend(graph_module: torch.fx.GraphModule, _example: list[Any]) -> Callable[..., Any]:
@@ -63,16 +49,14 @@ def _capture(module: torch.nn.Module, inputs: list[Any], data_dependent: bool) -
         return run
 
     copies = [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
-    settings = torch._dynamo.config.patch(
-        capture_scalar_outputs=data_dependent, capture_dynamic_output_shape_ops=data_dependent
-    )
+    settings = torch._dynamo.config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True)
     forget()
     try:
         with torch.no_grad(), settings:
             returned = torch.compile(module, backend=backend, fullgraph=True, dynamic=False)(*copies)
     except Exception as error:
-        text = str(error).strip() or type(error).__name__
-        raise _GraphBreak(text.splitlines()[0]) from error
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise TaskError(f"{type(module).__name__} is not one graph for Dynamo: {reason}") from error
     finally:
         forget()
     flat = pytree.tree_leaves(returned)

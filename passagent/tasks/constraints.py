@@ -2,18 +2,19 @@
 
 A kernel that writes constants passes where outputs are constant, or do not depend on the inputs. Such a task
 is in order, and may be meant so; robust-kbench's filters on outputs mark it.
+
+On a GPU few large tensors fit: some wait in host memory, and comparisons go slice by slice.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import operator
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,13 +26,69 @@ import torch.utils._pytree as pytree
 from passagent.errors import MachineFault, TaskError
 from passagent.system.faults import machine_fault
 from passagent.tasks.capture import capture
-from passagent.tasks.examples import locate
 from passagent.tasks.graphio import MODULES
 from passagent.tasks.inputs import make_inputs
-from passagent.tasks.large_tensors import close, equal, set_aside, slices
 from passagent.tasks.module import load_module, source_name
-from passagent.tasks.reader import Subgraph, read_subgraph, subgraph_places
-from passagent.tasks.room import check_room
+from passagent.tasks.reader import Subgraph, check_room, locate, read_subgraph, subgraph_places
+
+LARGE = 256 << 20
+"""Bytes from which on a tensor is large. Smaller ones stay where they are: moving them takes time."""
+SLICE = 1 << 24
+"""Elements that are compared at a time."""
+CROWDED = ("cuda",)
+"""Types of devices whose memory large tensors leave."""
+
+
+def set_aside(values: Sequence[Any]) -> list[Any]:
+    """The values; in place of large tensors on a GPU, copies in host memory."""
+    return [in_host_memory(value) if _crowds(value) else value for value in values]
+
+
+def in_host_memory(value: torch.Tensor) -> torch.Tensor:
+    """A copy of it there."""
+    return value.detach().to("cpu", copy=True).requires_grad_(value.requires_grad)
+
+
+def _crowds(value: Any) -> bool:
+    """Return whether a value is a large tensor on a GPU."""
+    is_plain = type(value) is torch.Tensor and value.layout == torch.strided
+    return is_plain and value.device.type in CROWDED and _is_large(value)
+
+
+def equal(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Compare like torch.equal; one of large tensors may wait in host memory."""
+    return all(torch.equal(a, b) for a, b in slices(first, second))
+
+
+def close(first: torch.Tensor, second: torch.Tensor, rtol: float = 1e-5, atol: float = 1e-8) -> bool:
+    """Compare like torch.allclose, where NaN equals NaN; one of large tensors may wait in host memory."""
+    return all(
+        torch.equal(a, b) or torch.allclose(a, b, rtol=rtol, atol=atol, equal_nan=True)
+        for a, b in slices(first, second)
+    )
+
+
+def slices(first: torch.Tensor, second: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Both, slice by slice where they are large, on the GPU if one is there."""
+    if not (_is_large(first) or _is_large(second)):
+        yield first, second
+        return
+    first, second = first.detach(), second.detach()
+    device = second.device if first.device.type == "cpu" else first.device
+    if first.shape != second.shape or first.layout != torch.strided or second.layout != torch.strided:
+        yield first.to(device), second.to(device)
+        return
+    if first.is_contiguous() and second.is_contiguous():
+        first, second = first.view(-1), second.view(-1)
+    dim = max(range(first.dim()), key=first.size)
+    rows = max(1, SLICE * first.size(dim) // first.numel())
+    for a, b in zip(first.split(rows, dim), second.split(rows, dim), strict=True):
+        yield a.to(device), b.to(device)
+
+
+def _is_large(value: torch.Tensor) -> bool:
+    return value.numel() * value.itemsize >= LARGE
+
 
 TINY = 0.01
 """robust-kbench's least range, standard deviation, and change from inputs to inputs, of outputs."""
@@ -52,41 +109,16 @@ def spread(outputs: Sequence[Any]) -> list[str]:
     return list(dict.fromkeys(problems))
 
 
-def _is_independent(
-    call: Callable[[list[Any]], list[Any]],
-    inputs: Sequence[Any],
-    others: Sequence[Any],
-    outputs: Sequence[Any],
-) -> bool:
-    """Return whether outputs hardly change with the floats among the inputs.
-
-    `call`: the outputs for inputs, which it does not change. `others`: the same inputs with other values.
-    """
-    floats = [isinstance(value, torch.Tensor) and value.is_floating_point() for value in inputs]
-    is_changed = any(f and not equal(a, b) for f, a, b in zip(floats, inputs, others, strict=True))
-    if not is_changed or not any(map(_counts, outputs)):
-        return False
-    return not any(
-        a.shape != b.shape
-        or any(float((c.float() - d.float()).nan_to_num_().abs_().max()) >= TINY for c, d in slices(a, b))
-        for a, b in zip(outputs, call(list(others)), strict=True)
-        if _counts(a)
-    )
-
-
 def _counts(value: Any) -> bool:
     """Return whether there is something to compare: more than one number."""
     return isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel() > 1
 
 
-_RTOL, _ATOL = 1.3e-6, 1e-5
-
-
 def find_difference(
     outputs: Sequence[Any],
     expected: Sequence[Any],
-    rtol: float = _RTOL,
-    atol: float = _ATOL,
+    rtol: float = 1.3e-6,
+    atol: float = 1e-5,
     other: str = "the model",
 ) -> tuple[str, bool]:
     """Say in what the outputs differ from those of `other`, if they do, and whether they are equal bitwise.
@@ -180,11 +212,9 @@ def check_subgraph(subgraph: Subgraph, device: str = "cpu") -> CheckResult:
     result.problems += [f"{file}: output {i} has NaN" for i, t in floats if bool(t.isnan().any())]
     result.runnable = not result.problems
     if result.runnable:
-        others = set_aside(make_inputs(subgraph, device, SEED + 1))
         result.weak = spread(outputs)
-        if _is_independent(lambda values: _run(module, values, inputs), inputs, others, outputs):
+        if _is_independent(module, inputs, set_aside(make_inputs(subgraph, device, SEED + 1)), outputs):
             result.weak.append("outputs hardly depend on the inputs")
-        del others
     unknown = _analysable(module, inputs, outputs)
     result.analysable = not unknown
     result.problems += [f"{file}: {problem}" for problem in unknown]
@@ -199,6 +229,22 @@ def _run(module: torch.nn.Module, values: list[Any], inputs: list[Any]) -> list[
     ]
     with torch.no_grad():
         return pytree.tree_leaves(module(*copies))
+
+
+def _is_independent(
+    module: torch.nn.Module, inputs: list[Any], others: list[Any], outputs: list[Any]
+) -> bool:
+    """Return whether outputs hardly change with the floats among the inputs, of which `others` differ."""
+    floats = [isinstance(value, torch.Tensor) and value.is_floating_point() for value in inputs]
+    is_changed = any(f and not equal(a, b) for f, a, b in zip(floats, inputs, others, strict=True))
+    if not is_changed or not any(map(_counts, outputs)):
+        return False
+    return not any(
+        a.shape != b.shape
+        or any(float((c.float() - d.float()).nan_to_num_().abs_().max()) >= TINY for c, d in slices(a, b))
+        for a, b in zip(outputs, _run(module, others, inputs), strict=True)
+        if _counts(a)
+    )
 
 
 def _analysable(module: torch.nn.Module, inputs: list[Any], outputs: list[Any]) -> list[str]:
@@ -222,8 +268,7 @@ def unknown_operator(node: torch.fx.Node) -> str | None:
         return None if is_known else f"{node.target} is not a method of torch.Tensor"
     if node.op == "call_function":
         home = getattr(node.target, "__module__", None) or ""
-        builtin = node.target in vars(operator).values()
-        is_known = builtin or home.split(".")[0] in MODULES or isinstance(node.target, torch._ops.OpOverload)
+        is_known = home.split(".")[0] in MODULES or isinstance(node.target, torch._ops.OpOverload)
         return None if is_known else f"{node.target} comes from {home or 'nowhere'}, not from torch"
     if node.op == "call_module":
         return f"calls the module {node.target}; a subgraph takes its parameters as inputs"

@@ -10,6 +10,7 @@ import builtins
 import importlib
 import math
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,19 +18,12 @@ from torch import fx
 
 from passagent.errors import TaskError
 
-_PLAIN = (bool, int, str)
-_TORCH_VALUES = {torch.dtype: "dtype", torch.memory_format: "memory_format", torch.layout: "layout"}
 MODULES = ("torch", "operator", "_operator", "math", "builtins")
 """Where a captured operator may come from; anything else is a custom operator that nobody can analyse."""
 
 
-def dump_graph(graph_module: fx.GraphModule) -> list[dict[str, Any]]:
+def dump_graph(graph: fx.Graph) -> list[dict[str, Any]]:
     """The nodes of a graph, in order, as JSON-able data. Raises TaskError for what has no such form."""
-    return dump_nodes(graph_module.graph)
-
-
-def dump_nodes(graph: fx.Graph) -> list[dict[str, Any]]:
-    """Return the nodes of an fx.Graph as `dump_graph` does."""
     nodes = []
     for node in graph.nodes:
         if node.op not in ("placeholder", "call_function", "call_method", "output"):
@@ -54,10 +48,7 @@ def load_graph(nodes: list[dict[str, Any]]) -> fx.GraphModule:
     nodes_by_name: dict[str, fx.Node] = {}
     for entry in nodes:
         target = _resolve(entry["target"]) if entry["op"] == "call_function" else entry["target"]
-        args, kwargs = (
-            load_value(entry["args"], nodes_by_name),
-            load_value(entry.get("kwargs", {"dict": []}), nodes_by_name),
-        )
+        args, kwargs = load_value([entry["args"], entry.get("kwargs", {"dict": []})], nodes_by_name)
         node = graph.create_node(entry["op"], target, args, kwargs, name=entry["name"])
         nodes_by_name[entry["name"]] = node
     return fx.GraphModule(torch.nn.Module(), graph)
@@ -102,63 +93,54 @@ def _attribute(base: Any, path: str, name: str) -> Any:
         raise TaskError(f"this torch ({torch.__version__}) has no {name}") from error
 
 
-def plain_value(value: Any) -> Any:  # noqa: PLR0911
-    if value is None or type(value) in _PLAIN:
+def _items(value: Any) -> list[Any]:
+    return [plain_value(item) for item in value]
+
+
+def _short(value: Any) -> str:
+    return str(value).removeprefix("torch.")
+
+
+_FORMS: tuple[tuple[type, str, Callable[[Any], Any], Callable[[Any], Any]], ...] = (
+    (float, "float", repr, float),
+    (torch.Size, "size", list, torch.Size),
+    (tuple, "tuple", _items, tuple),
+    (list, "list", _items, list),
+    (dict, "dict", lambda value: [[str(key), plain_value(item)] for key, item in value.items()], dict),
+    (slice, "slice", lambda value: _items([value.start, value.stop, value.step]), lambda data: slice(*data)),
+    (type(...), "ellipsis", lambda _: True, lambda _: ...),
+    (complex, "complex", lambda value: [value.real, value.imag], lambda data: complex(*data)),
+    (torch.device, "device", str, torch.device),
+    (torch.dtype, "dtype", _short, lambda data: getattr(torch, data)),
+    (torch.memory_format, "memory_format", _short, lambda data: getattr(torch, data)),
+    (torch.layout, "layout", _short, lambda data: getattr(torch, data)),
+    (type, "type", lambda value: value.__name__, lambda data: getattr(builtins, data)),
+)
+"""For each kind of argument that JSON lacks: its word, what is written behind it, and how that is read."""
+_LOADS = {word: load for _, word, _, load in _FORMS}
+
+
+def plain_value(value: Any) -> Any:
+    """An argument of a node as JSON-able data. Raises TaskError for what has no such form."""
+    if (
+        value is None
+        or type(value) in (bool, int, str)
+        or (isinstance(value, float) and math.isfinite(value))
+    ):
         return value
     if isinstance(value, fx.Node):
         return {"node": value.name}
-    if isinstance(value, float):
-        return value if math.isfinite(value) else {"float": repr(value)}
-    if isinstance(value, torch.Size):
-        return {"size": list(value)}
-    if isinstance(value, tuple):
-        return {"tuple": [plain_value(item) for item in value]}
-    if isinstance(value, list):
-        return {"list": [plain_value(item) for item in value]}
-    if isinstance(value, dict):
-        return {"dict": [[str(key), plain_value(item)] for key, item in value.items()]}
-    if isinstance(value, slice):
-        return {"slice": [plain_value(value.start), plain_value(value.stop), plain_value(value.step)]}
-    if value is ...:
-        return {"ellipsis": True}
-    if isinstance(value, complex):
-        return {"complex": [value.real, value.imag]}
-    if isinstance(value, torch.device):
-        return {"device": str(value)}
-    for kind, name in _TORCH_VALUES.items():
-        if isinstance(value, kind):
-            return {name: str(value).removeprefix("torch.")}
-    if isinstance(value, type) and value.__module__ == "builtins":
-        return {"type": value.__name__}
+    for kind, word, dump, _ in _FORMS:
+        if isinstance(value, kind) and (kind is not type or value.__module__ == "builtins"):
+            return {word: dump(value)}
     raise TaskError(f"the captured graph holds a {type(value).__name__}, which has no plain form")
 
 
-def load_value(value: Any, nodes: dict[str, fx.Node]) -> Any:  # noqa: PLR0911
+def load_value(value: Any, nodes: dict[str, fx.Node]) -> Any:
+    """The argument that `plain_value` wrote; `nodes`: those of the graph by their names."""
+    if isinstance(value, list):
+        return [load_value(item, nodes) for item in value]
     if not isinstance(value, dict):
         return value
-    ((kind, data),) = value.items()
-    match kind:
-        case "node":
-            return nodes[data]
-        case "tuple":
-            return tuple(load_value(item, nodes) for item in data)
-        case "list":
-            return [load_value(item, nodes) for item in data]
-        case "dict":
-            return {key: load_value(item, nodes) for key, item in data}
-        case "slice":
-            return slice(*[load_value(item, nodes) for item in data])
-        case "size":
-            return torch.Size(data)
-        case "float":
-            return float(data)
-        case "complex":
-            return complex(*data)
-        case "ellipsis":
-            return ...
-        case "device":
-            return torch.device(data)
-        case "type":
-            return getattr(builtins, data)
-        case _:
-            return getattr(torch, data)
+    ((word, data),) = value.items()
+    return nodes[data] if word == "node" else _LOADS[word](load_value(data, nodes))

@@ -84,18 +84,29 @@ class TensorMeta:
         """Number of elements."""
         return math.prod(self.shape)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a tensor, by the dtype's name; without torch."""
+        bits = re.search(r"\d+", self.dtype)
+        return self.numel * (int(bits[0]) // 8 if bits else 1)
+
+
+def parse(source: str, file: Path) -> ast.Module:
+    """The syntax tree of a task's file. Raises TaskError."""
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError) as error:
+        line, reason = getattr(error, "lineno", None) or 1, getattr(error, "msg", None) or str(error)
+        raise TaskError(f"{file}:{line}: does not parse: {reason}") from error
+
 
 def read_meta(file: Path, source: str) -> dict[str, TensorMeta]:
     """Every tensor of a meta file by its `name`. Raises TaskError with file and line.
 
     A missing optional field (`original_name`, `device`, statistics, `data`) is None or its plain default.
     """
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError) as error:
-        raise TaskError(f"{file}:{getattr(error, 'lineno', None) or 1}: does not parse: {error}") from error
     metas = {}
-    for node in tree.body:
+    for node in parse(source, file).body:
         if isinstance(node, ast.ClassDef):
             meta = _tensor_meta(node, file)
             if meta.name in metas:

@@ -56,12 +56,8 @@ class _Devices(ast.NodeTransformer):
         self.generic_visit(node)
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         values = [*node.args, *(keyword.value for keyword in node.keywords)]
-        if (
-            name == "device"
-            and values
-            and isinstance(values[0], ast.Constant)
-            and values[0].value == self.target
-        ):
+        first = values[0].value if values and isinstance(values[0], ast.Constant) else None
+        if name == "device" and first == self.target:
             node.args, node.keywords = [ast.Constant(self.target)], []
         return node
 

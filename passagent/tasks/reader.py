@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import itertools
 import json
 import re
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal, get_args
 
-from passagent.errors import TaskError, UsageError, closest
-from passagent.tasks.examples import PREFIX, examples, locate
-from passagent.tasks.meta import TensorMeta, read_meta
+from passagent.errors import MachineFault, TaskError, UsageError, closest, nearest
+from passagent.system import resources
+from passagent.system.machine_memory import available_bytes, memory_bytes
+from passagent.tasks.meta import TensorMeta, parse, read_meta
 
 GRAPH_LIST = "graph_list.txt"
 FILES = (
@@ -103,6 +106,30 @@ class Task:
         return operator_names(find_forward(first.source, first.path / "model.py"))
 
 
+PREFIX = "example:"
+"""`example:NAME` is a task that passagent ships, wherever a command takes a task."""
+
+
+def examples() -> dict[str, Path]:
+    """Name and directory of each example task; a user's resource directory may hold others."""
+    lists = resources.glob(f"examples/tasks/*/{GRAPH_LIST}")
+    return {PurePosixPath(name).parent.name: path.parent for name, path in lists}
+
+
+def locate(task: str | Path) -> Path:
+    """The directory that `task` names: a path as it is, or `example:NAME`.
+
+    Raises UsageError for a name that no example has.
+    """
+    word = str(task)
+    if not word.startswith(PREFIX):
+        return Path(task)
+    places, name = examples(), word.removeprefix(PREFIX)
+    if name not in places:
+        raise UsageError(f"{word}: no such example{nearest(name, list(places))}")
+    return places[name]
+
+
 def load_task(path: str | Path) -> Task:
     """The task in directory `path` (or the one subgraph that `path` is), or a shipped one (`example:NAME`).
 
@@ -142,39 +169,28 @@ def subgraph_places(root: Path) -> list[tuple[Path, str]]:
 
 
 def _listed(root: Path, listing: Path) -> list[tuple[Path, str]]:
-    """Read a graph_list.txt. Raises TaskError."""
-    entries = [
-        (number, line.strip())
-        for number, line in enumerate(read_text(listing).splitlines(), start=1)
-        if line.strip()
-    ]
+    """Read a graph_list.txt: each path with a short unique name. Raises TaskError.
+
+    The name is the path's last part where that is unique, else its distinct tail. A path that is listed twice
+    gets `#2`, `#3`, ... behind its name.
+    """
+    lines = enumerate(read_text(listing).splitlines(), start=1)
+    entries = [(number, Path(line.strip())) for number, line in lines if line.strip()]
     if not entries:
         raise TaskError(f"{listing}: lists no subgraph; write one subgraph directory a line")
-    for number, line in entries:
-        if not (root / line / "model.py").is_file():
-            what = "holds no model.py" if (root / line).is_dir() else "no such directory"
-            raise TaskError(f"{listing}:{number}: {line}: {what}; paths are relative to {root}")
-    names = _names([line for _, line in entries])
-    return [(root / line, name) for (_, line), name in zip(entries, names, strict=True)]
-
-
-def _names(lines: list[str]) -> list[str]:
-    """A short unique name for each listed path: its last part where that is unique, else its distinct tail.
-
-    A path that is listed twice gets `#2`, `#3`, ... behind its name.
-    """
-    parts = [Path(line).parts for line in lines]
-    common = 0
-    while all(len(p) > common + 1 and p[common] == parts[0][common] for p in parts):
-        common += 1
-    last = [p[-1] for p in parts]
-    names = [p[-1] if last.count(p[-1]) == 1 else "/".join(p[common:]) for p in parts]
-    counts: dict[str, int] = {}
-    for position, name in enumerate(names):
-        counts[name] = counts.get(name, 0) + 1
-        if counts[name] > 1:
-            names[position] = f"{name}#{counts[name]}"
-    return names
+    for number, path in entries:
+        if not (root / path / "model.py").is_file():
+            what = "holds no model.py" if (root / path).is_dir() else "no such directory"
+            raise TaskError(f"{listing}:{number}: {path}: {what}; paths are relative to {root}")
+    levels = zip(*(path.parent.parts for _, path in entries), strict=False)
+    common = sum(1 for _ in itertools.takewhile(lambda parts: len({*parts}) == 1, levels))
+    times, names = Counter(path.name for _, path in entries), Counter[str]()
+    places = []
+    for _, path in entries:
+        name = path.name if times[path.name] == 1 else "/".join(path.parts[common:])
+        names[name] += 1
+        places.append((root / path, name if names[name] == 1 else f"{name}#{names[name]}"))
+    return places
 
 
 def read_subgraph(path: Path, name: str) -> Subgraph:
@@ -188,33 +204,53 @@ def read_subgraph(path: Path, name: str) -> Subgraph:
     inputs = []
     for parameter in parameters(find_forward(source, file), file):
         if parameter.arg not in metas:
-            where = (
-                "weight_meta.py"
-                if (path / "weight_meta.py").is_file()
-                else "a weight_meta.py (there is none)"
-            )
-            raise TaskError(f"{file}:{parameter.lineno}: forward's '{parameter.arg}' has no entry in {where}")
+            place = f"{file}:{parameter.lineno}"
+            raise TaskError(f"{place}: forward's '{parameter.arg}' has no entry in weight_meta.py")
         inputs.append(metas[parameter.arg])
-    hash_file = path / "graph_hash.txt"
-    return Subgraph(
-        name=name,
-        path=path,
-        inputs=tuple(inputs),
-        source=source,
-        dtype=_dtype(inputs),
-        graph_hash=read_text(hash_file).strip() if hash_file.is_file() else "",
-    )
+    floating = [meta.dtype for meta in inputs if meta.is_floating and not meta.is_python_scalar]
+    tensors = [meta.dtype for meta in inputs if not meta.is_python_scalar]
+    dtype, hash_file = (floating or tensors or ["float32"])[0], path / "graph_hash.txt"
+    graph_hash = read_text(hash_file).strip() if hash_file.is_file() else ""
+    return Subgraph(name, path, tuple(inputs), source, dtype, graph_hash)
+
+
+def input_bytes(subgraph: Subgraph) -> int:
+    """Bytes of a subgraph's inputs, by their metadata; nothing is allocated."""
+    return sum(meta.nbytes for meta in subgraph.inputs if not meta.is_python_scalar)
+
+
+def check_room(subgraph: Subgraph, copies: int, free_bytes: int | None = None) -> None:
+    """Raise TaskError if so many copies of a subgraph's inputs are more than this machine's memory.
+
+    Raises MachineFault if they are more than is free (`free_bytes`; default: now). Eager's outputs and what
+    it computes on the way come on top, so that what passes here may still find no memory.
+    """
+    free = available_bytes() if free_bytes is None else free_bytes
+    if copies * input_bytes(subgraph) > free:
+        check_room_on("this machine", memory_bytes(), subgraph, copies)
+        needs = _room_text(subgraph, copies)
+        raise MachineFault(f"{needs}, {_gib(free)} are free; end other programs or use a smaller task")
+
+
+def check_room_on(what: str, there: int, subgraph: Subgraph, copies: int) -> None:
+    """Raise TaskError if so many copies of a subgraph's inputs are more than all memory of `what`."""
+    if copies * input_bytes(subgraph) > there:
+        has = f"{what} has {_gib(there)}; use a smaller task or a larger machine"
+        raise TaskError(f"{_room_text(subgraph, copies)}, {has}")
+
+
+def _room_text(subgraph: Subgraph, copies: int) -> str:
+    needed = _gib(copies * input_bytes(subgraph))
+    return f"{subgraph.path}: needs {needed} of memory for {copies} copies of its inputs"
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB"
 
 
 def find_forward(source: str, file: Path) -> ast.FunctionDef:
     """The forward method of GraphModule in the text of a model.py. Raises TaskError."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError) as error:
-        line = getattr(error, "lineno", None) or 1
-        reason = getattr(error, "msg", None) or str(error)
-        raise TaskError(f"{file}:{line}: does not parse: {reason}") from error
-    for node in tree.body:
+    for node in parse(source, file).body:
         if isinstance(node, ast.ClassDef) and node.name == "GraphModule":
             for method in node.body:
                 if isinstance(method, ast.FunctionDef) and method.name == "forward":
@@ -240,19 +276,12 @@ def read_text(file: Path) -> str:
         raise TaskError(f"{file}: cannot be read: {reason}") from error
 
 
-def _dtype(inputs: list[TensorMeta]) -> str:
-    floating = [meta.dtype for meta in inputs if meta.is_floating and not meta.is_python_scalar]
-    tensors = [meta.dtype for meta in inputs if not meta.is_python_scalar]
-    return (floating or tensors or ["float32"])[0]
-
-
-BINARY = {
-    ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.FloorDiv: "floordiv",
-    ast.Mod: "mod", ast.Pow: "pow", ast.MatMult: "matmul", ast.BitAnd: "and_", ast.BitOr: "or_",
-    ast.BitXor: "xor", ast.LShift: "lshift", ast.RShift: "rshift",
+_OPERATORS = {
+    "Mult": "mul", "Div": "truediv", "MatMult": "matmul", "BitAnd": "and_", "BitOr": "or_", "BitXor": "xor",
+    "USub": "neg", "UAdd": "pos", "Not": "not_", "LtE": "le", "GtE": "ge", "NotEq": "ne", "Is": "is_",
+    "IsNot": "is_", "In": "is_", "NotIn": "is_",
 }  # fmt: skip
-COMPARE = {ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge", ast.Eq: "eq", ast.NotEq: "ne"}
-UNARY = {ast.USub: "neg", ast.UAdd: "pos", ast.Invert: "invert", ast.Not: "not_"}
+"""Names in Python's operator module of those that ast calls otherwise."""
 _BUILTINS = {"device", "slice", "int", "float", "bool"}
 """Plain calls that compute nothing on tensors; the methods of the same name do."""
 
@@ -261,41 +290,34 @@ def operator_names(forward: ast.FunctionDef) -> tuple[str, ...]:
     """In the order of execution: `silu` for a function or method, `add`, `iadd`, `getitem`, `setitem`."""
     names: list[str] = []
     for statement in forward.body:
-        _statement(statement, names)
+        if isinstance(statement, ast.Assign | ast.AugAssign | ast.Expr | ast.Return) and statement.value:
+            _add_operators(statement.value, names)
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Subscript):
+            names.append("setitem")
+        elif isinstance(statement, ast.AugAssign):
+            names.append("i" + _operator_word(statement.op).rstrip("_"))
     return tuple(names)
 
 
-def _statement(statement: ast.stmt, names: list[str]) -> None:
-    match statement:
-        case ast.Assign():
-            _expression(statement.value, names)
-            if isinstance(statement.targets[0], ast.Subscript):
-                names.append("setitem")
-        case ast.AugAssign():
-            _expression(statement.value, names)
-            names.append("i" + BINARY[type(statement.op)].rstrip("_"))
-        case ast.Expr() | ast.Return() if statement.value is not None:
-            _expression(statement.value, names)
-
-
-def _expression(node: ast.AST, names: list[str]) -> None:
+def _add_operators(node: ast.AST, names: list[str]) -> None:
     for child in ast.iter_child_nodes(node):
-        _expression(child, names)
+        _add_operators(child, names)
     match node:
         case ast.Call(func=ast.Name(id=name)) if name not in _BUILTINS:
             names.append(name)
         case ast.Call(func=ast.Attribute(attr=name)) if name != "device":
             names.append(name)
-        case ast.BinOp() if not _constant(node):
-            names.append(BINARY[type(node.op)])
-        case ast.UnaryOp() if not _constant(node):
-            names.append(UNARY[type(node.op)])
-        case ast.Compare():
-            names.append(COMPARE.get(type(node.ops[0]), "is_"))
+        case ast.BinOp(op=operator) | ast.UnaryOp(op=operator) if any(
+            isinstance(child, ast.Name | ast.Call)
+            for child in ast.walk(node)  # no number, as -1 is
+        ):
+            names.append(_operator_word(operator))
+        case ast.Compare(ops=[operator, *_]):
+            names.append(_operator_word(operator))
         case ast.Subscript():
             names.append("getitem")
 
 
-def _constant(node: ast.AST) -> bool:
-    """Only numbers: `-1`, `2 * 3`."""
-    return not any(isinstance(child, ast.Name | ast.Call) for child in ast.walk(node))
+def _operator_word(operator: ast.AST) -> str:
+    name = type(operator).__name__
+    return _OPERATORS.get(name, name.lower())

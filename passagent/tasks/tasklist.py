@@ -13,8 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from passagent.errors import UsageError
-from passagent.tasks.examples import PREFIX, locate
-from passagent.tasks.reader import GRAPH_LIST, meant_by
+from passagent.tasks.reader import GRAPH_LIST, PREFIX, locate, meant_by
 
 _COLUMN = "sample_path"
 
@@ -66,43 +65,32 @@ def _below(path: Path, visited: set[Path]) -> Iterator[Path]:
 
 def _listed(listing: Path, root: str | None) -> Iterator[Path]:
     """The tasks of a sample list."""
-    lines = list(_paths(listing))
-    if not lines:
-        raise UsageError(f"{listing}: lists no task; write one task directory a line")
-    bases = [Path(root)] if root else [listing.parent, Path()]
-    for number, line in lines:
-        example = line.startswith(PREFIX)
-        places = [locate(line)] if example else [base / line for base in bases]
-        path = next((place for place in places if is_task(place)), None)
-        if path is None:
-            there = any(place.is_dir() for place in places)
-            what = f"holds neither {GRAPH_LIST} nor model.py" if there else "no such directory"
-            where = (
-                f"{root} (--root)"
-                if root
-                else f"{listing.parent} or to the current directory; give --root DIR"
-            )
-            raise UsageError(f"{listing}:{number}: {line}: {what}; paths are relative to {where}")
-        yield path
-
-
-def _paths(listing: Path) -> Iterator[tuple[int, str]]:
-    """Line number and path of each entry."""
     try:
         text = listing.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
         raise UsageError(f"{listing}: not a readable sample list: {reason}") from error
+    lines = list(enumerate(text.splitlines(), start=1))
     if listing.suffix == ".csv":
         reader = csv.DictReader(text.splitlines())
         if _COLUMN not in (reader.fieldnames or []):
             raise UsageError(f"{listing}:1: has no column {_COLUMN}")
-        lines = ((reader.line_num, row[_COLUMN] or "") for row in reader)
-    else:
-        lines = ((number, line) for number, line in enumerate(text.splitlines(), start=1))
-    for number, line in lines:
-        if line.strip() and not line.strip().startswith("#"):
-            yield number, line.strip()
+        lines = [(reader.line_num, row[_COLUMN] or "") for row in reader]
+    entries = [(number, line.strip()) for number, line in lines if line.strip()]
+    entries = [(number, line) for number, line in entries if not line.startswith("#")]
+    if not entries:
+        raise UsageError(f"{listing}: lists no task; write one task directory a line")
+    bases = [Path(root)] if root else [listing.parent, Path()]
+    for number, line in entries:
+        places = [locate(line)] if line.startswith(PREFIX) else [base / line for base in bases]
+        path = next((place for place in places if is_task(place)), None)
+        if path is None:
+            is_there = any(place.is_dir() for place in places)
+            what = f"holds neither {GRAPH_LIST} nor model.py" if is_there else "no such directory"
+            default = f"{listing.parent} or to the current directory; give --root DIR"
+            where = f"{root} (--root)" if root else default
+            raise UsageError(f"{listing}:{number}: {line}: {what}; paths are relative to {where}")
+        yield path
 
 
 def parse_shard(text: str) -> tuple[int, int]:

@@ -16,19 +16,19 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from passagent.tasks.graphio import operator_name
 from passagent.tasks.inputs import draw_one, is_mask, recorded_range
 from passagent.tasks.meta import TensorMeta
 from passagent.tasks.reader import Subgraph
 
-_MIXING = {
-    "cat", "stack", "scaled_dot_product_attention", "getitem", "embedding", "gather", "index_select",
-}  # fmt: skip
-"""Operators beside the elementwise ones in which an integer may meet other values; indices are checked."""
-_COPYING = {"aten::_to_copy", "aten::_unsafe_view", "aten::clone", "aten::repeat"}
+_MIXING = {"cat", "stack", "index", "embedding", "gather", "index_select"}
+"""Operators beside the elementwise ones and attention in which an integer may meet other values."""
+_COPYING = ("aten::_to_copy", "aten::_unsafe_view", "aten::clone", "aten::repeat")
 _Given = dict[int, torch.Tensor]
-_Shapes = dict[fx.Node, tuple[int, ...]]
+_Shapes = list[torch.Size]
 _CORNERS = 8
 """Draws of nothing but the ends of the ranges: there an index that is computed is farthest out."""
 _MOST = 1 << 24
@@ -97,7 +97,7 @@ def wrong_indices(
     """Where eager raises for an index: positions of inputs, an element of each, values out of its range."""
     wrong, are_any = list[tuple[int, int, int]](), any(meta.is_integer for meta in subgraph.inputs)
     with suppress(_Broken):
-        limits = _follow(subgraph, graph_module, order, {}, {}).limits if are_any else {}
+        limits = _follow(subgraph, graph_module, order, {}, []).limits if are_any else {}
         for position, limit in limits.items():
             for value in (limit + 1, -limit - 2):
                 values = _followed_value(subgraph.inputs[position]).clone()
@@ -105,7 +105,7 @@ def wrong_indices(
                 with suppress(RuntimeError):  # such a byte
                     values.view(-1)[element] = value
                 try:
-                    _follow(subgraph, graph_module, order, {position: values}, {})
+                    _follow(subgraph, graph_module, order, {position: values}, [])
                 except _Broken:
                     wrong.append((position, element, value))
     return wrong
@@ -116,7 +116,7 @@ def _variances(graph: fx.Graph, order: Sequence[int]) -> set[int]:
     places = dict(zip(graph.find_nodes(op="placeholder"), order, strict=True))
     positions = set()
     for node in graph.nodes:
-        if _called(node) == "batch_norm":
+        if operator_name(node.target) == "batch_norm":
             value = node.args[2] if len(node.args) > 2 else node.kwargs.get("running_var")
             while isinstance(value, fx.Node) and len(value.all_input_nodes) == 1:
                 [value] = value.all_input_nodes
@@ -125,23 +125,12 @@ def _variances(graph: fx.Graph, order: Sequence[int]) -> set[int]:
     return positions
 
 
-def _follow(
-    subgraph: Subgraph, graph_module: fx.GraphModule, order: Sequence[int], chosen: _Given, shapes: _Shapes
-) -> _Following:
-    """The graph followed with inputs as `given`, the others as recorded. Raises _Broken."""
-    values = [chosen[i] if i in chosen else _followed_value(meta) for i, meta in enumerate(subgraph.inputs)]
-    following = _Following(graph_module, order, shapes)
-    with torch.no_grad(), warnings.catch_warnings(action="ignore"):
-        following.run(*[values[i] for i in order])
-    return following
-
-
 def _ranges(
     subgraph: Subgraph, graph_module: fx.GraphModule, order: Sequence[int], integers: list[int]
 ) -> tuple[dict[int, TensorMeta], dict[int, str]]:
     """New metadata for those of `integers` that may go further; why others may not."""
     try:
-        following = _follow(subgraph, graph_module, order, {}, {})
+        following = _follow(subgraph, graph_module, order, {}, [])
     except _Broken:
         return {}, dict.fromkeys(integers, "the graph cannot be followed")
     fixed = {i: why for i, why in following.fixed.items() if i in integers}
@@ -214,104 +203,121 @@ class _Broken(Exception):
         """The inputs that it comes of; none if that is not known."""
 
 
-class _Following(fx.Interpreter):
-    """Runs a graph with the values of integers and the shapes of all else.
+def _follow(
+    subgraph: Subgraph, graph_module: fx.GraphModule, order: Sequence[int], chosen: _Given, shapes: _Shapes
+) -> _Following:
+    """Run the graph with inputs as `chosen`, the others as recorded. Raises _Broken."""
+    values = [chosen[i] if i in chosen else _followed_value(meta) for i, meta in enumerate(subgraph.inputs)]
+    following = _Following({i: values[i] for i in order}, shapes)
+    with torch.no_grad(), warnings.catch_warnings(action="ignore"), following:
+        _OnCpu(graph_module, following).run(*[values[i] for i in order])
+    return following
 
-    Raises _Broken, also where a value that is followed has not the shape that `shapes` says.
+
+class _OnCpu(fx.Interpreter):
+    """Runs a graph with the CPU in place of other devices, and without its result. Raises _Broken."""
+
+    def __init__(self, graph_module: fx.GraphModule, following: _Following) -> None:
+        super().__init__(graph_module)
+        self._following = following
+
+    def run_node(self, n: fx.Node) -> Any:
+        """The node's value."""
+        if not n.op.startswith("call"):
+            return super().run_node(n) if n.op == "placeholder" else None
+        args, kwargs = fx.node.map_aggregate(self.fetch_args_kwargs_from_env(n), _here)
+        try:
+            return args[0] if n.target in ("cuda", "cpu") else getattr(self, n.op)(n.target, args, kwargs)
+        except _Broken:
+            raise
+        except Exception as error:
+            raise _Broken(self._following.sources_of(_tensors((args, kwargs)))) from error
+
+
+class _Following(TorchDispatchMode):
+    """Runs operators with the values of integers and the shapes of all else, on the meta device.
+
+    Inputs are known by the storages in which their values lie. Raises _Broken, also where a value that comes
+    of an input has not the shape that `shapes` has for it.
     """
 
-    def __init__(self, graph_module: fx.GraphModule, order: Sequence[int], shapes: _Shapes) -> None:
-        super().__init__(graph_module)
-        self._expected = shapes
-        self._places = dict(zip(graph_module.graph.find_nodes(op="placeholder"), order, strict=True))
-        self.sources: dict[fx.Node, frozenset[int]] = {}
-        """For each value that is followed the inputs that it comes of."""
-        self.shapes: _Shapes = {}
+    def __init__(self, inputs: dict[int, Any], shapes: _Shapes) -> None:
+        super().__init__()
+        self._expected = iter(shapes)
+        self.shapes: _Shapes = []
+        """Shapes of the values that come of inputs, in the order in which they are computed."""
         self.limits: dict[int, int] = {}
         """The largest index of each input that indexes something itself."""
         self.fixed: dict[int, str] = {}
         """Inputs that must not vary, and why."""
-        self._direct: dict[fx.Node, int] = {}
+        followed = {i: value for i, value in inputs.items() if isinstance(value, torch.Tensor)}
+        self._direct = {_storage(value): i for i, value in followed.items() if not value.is_meta}
+        """By the storages that hold an input's own values: its position."""
+        self._sources = {storage: frozenset([i]) for storage, i in self._direct.items()}
 
-    def run_node(self, n: fx.Node) -> Any:
-        """The node's value."""
-        if n.op == "output":
-            return None
-        if n.op == "placeholder":
-            value = super().run_node(n)
-            if isinstance(value, torch.Tensor) and not value.is_meta:
-                self.sources[n], self._direct[n] = frozenset([self._places[n]]), self._places[n]
-            return value
-        name = _called(n)
-        args, kwargs = fx.node.map_aggregate(self.fetch_args_kwargs_from_env(n), _here)
-        sources = frozenset[int]().union(*(self.sources.get(operand, ()) for operand in n.all_input_nodes))
-        self._check_indices(n, name, args, kwargs)
-        is_mixed = any(value.is_meta for value in _tensors((args, kwargs)))
-        if is_mixed:
-            args, kwargs = fx.node.map_aggregate((args, kwargs), _as_meta)
-        try:
-            with _Overloads() as run:
-                value = args[0] if name in ("cuda", "cpu") else getattr(self, n.op)(n.target, args, kwargs)
-        except Exception as error:
-            raise _Broken(frozenset() if is_mixed else sources) from error
-        if is_mixed:
-            is_elementwise = all(torch.Tag.pointwise in o.tags or _is_copy(o) for o in run.overloads)
-            if sources and name not in _MIXING and not is_elementwise:
+    def sources_of(self, values: Sequence[torch.Tensor]) -> frozenset[int]:
+        """The inputs that the values come of."""
+        return frozenset[int]().union(*(self._sources.get(_storage(value), ()) for value in values))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        operands = _tensors((args, kwargs))
+        sources, name = self.sources_of(operands), func._schema.name.partition("::")[2]
+        self._check_indices(func, args)
+        if any(value.is_meta for value in operands):
+            is_elementwise = torch.Tag.pointwise in func.tags or _is_copy(func)
+            is_attention = "scaled_dot_product" in name or name == "_fused_sdp_choice"
+            if sources and not (is_elementwise or is_attention or name in _MIXING):
                 self._fix(sources, f"{name} may depend on its value")
+            args_there, kwargs_there = fx.node.map_aggregate((args, kwargs or {}), _as_meta)
+            value = func(*args_there, **kwargs_there)
+            if func._schema.is_mutable and not args[0].is_meta:
+                self._direct.pop(_storage(args[0]), None)
+                return args[0]
             return value
-        if isinstance(value, torch.Tensor) and value.numel() > _MOST:
-            self._fix(sources, "too large a value comes of it")
-            return value.to("meta")
-        if sources:
-            self._note(n, value, sources, run)
+        try:
+            value = func(*args, **(kwargs or {}))
+        except Exception as error:
+            raise _Broken(sources) from error
+        if torch.Tag.data_dependent_output in func.tags:
+            self._fix(sources, f"{name} makes a Python number of it")
+        if func._schema.is_mutable and args and isinstance(args[0], torch.Tensor):
+            self._direct.pop(_storage(args[0]), None)
+        results = _tensors(value) if sources else []
+        for result in results:
+            if result.numel() > _MOST:
+                self._fix(sources, "too large a value comes of it")
+                return fx.node.map_aggregate(value, _as_meta)
+            self.shapes.append(result.shape)
+            if next(self._expected, result.shape) != result.shape:
+                raise _Broken(sources)
+            storage = _storage(result)
+            self._sources[storage] = self._sources.get(storage, frozenset()) | sources
+            if _is_copy(func) and (position := self._direct.get(_storage(operands[0]))) is not None:
+                self._direct[storage] = position
         return value
 
-    def _note(self, n: fx.Node, value: Any, sources: frozenset[int], run: _Overloads) -> None:
-        """Remember what a value comes of."""
-        if any(torch.Tag.data_dependent_output in overload.tags for overload in run.overloads):
-            self._fix(sources, f"{_called(n)} makes a Python number of it")
-        self.sources[n] = sources
-        if isinstance(value, torch.Tensor):
-            self.shapes[n] = tuple(value.shape)
-            if self._expected.get(n, value.shape) != value.shape:
-                raise _Broken(sources)
-        first = n.args[0] if n.args else None
-        if isinstance(first, fx.Node):
-            if any(overload._schema.is_mutable for overload in run.overloads):
-                self.sources[first] = self.sources.get(first, frozenset()) | sources
-                self._direct.pop(first, None)
-            elif first in self._direct and len(sources) == 1 and all(map(_is_copy, run.overloads)):
-                self._direct[n] = self._direct[first]
-
-    def _check_indices(self, n: fx.Node, name: str, args: Any, kwargs: Any) -> None:
+    def _check_indices(self, func: Any, args: Any) -> None:
         """Raises _Broken where an index is out of range."""
-        names = ["input", "weight"] if name == "embedding" else ["input", "dim", "index"]
-        if name == "embedding" or _takes_index(name):
-            by_name, named = dict(zip(names, n.args, strict=False)), dict(zip(names, args, strict=False))
-            by_name, named = {**by_name, **n.kwargs}, {**named, **kwargs}
-            index, table = ("input", "weight") if name == "embedding" else ("index", "input")
-            values, indexed = named.get(index), named.get(table)
-            if isinstance(values, torch.Tensor) and isinstance(indexed, torch.Tensor) and indexed.dim():
-                self._check_index(by_name[index], values, 0, indexed.shape[named.get("dim", 0)])
-        elif name == "one_hot" and args and (count := [*args[1:], kwargs.get("num_classes", -1)][0]) > 0:
-            self._check_index(n.args[0], args[0], 0, count)
-        elif name in ("getitem", "setitem") and isinstance(args[0], torch.Tensor):
-            nodes, items = (x if isinstance(x, tuple) else (x,) for x in (n.args[1], args[1]))
-            taken = sum(_dims(item) for item in items)
+        names = [argument.name for argument in func._schema.arguments]
+        if names[:2] == ["weight", "indices"] and len(args) > 1:
+            self._check_index(args[1], 0, args[0].shape[0])
+        elif names[:3] == ["self", "dim", "index"] and isinstance(args[2], torch.Tensor) and args[0].dim():
+            self._check_index(args[2], 0, args[0].shape[args[1]])
+        elif names[:2] == ["self", "indices"]:
             dim = 0
-            for node, item in zip(nodes, items, strict=True):
-                if isinstance(item, torch.Tensor) and item.dtype == torch.bool:
-                    self._fix(self.sources.get(node, frozenset()), "it selects")
-                elif isinstance(item, torch.Tensor):
-                    self._check_index(node, item, -args[0].shape[dim], args[0].shape[dim])
-                dim += args[0].dim() - taken if item is Ellipsis else _dims(item)
+            for index in args[1]:
+                if index is not None and index.dtype == torch.bool:
+                    self._fix(self.sources_of([index]), "it selects")
+                elif index is not None:
+                    self._check_index(index, -args[0].shape[dim], args[0].shape[dim])
+                dim += index.dim() if index is not None and index.dtype == torch.bool else 1
 
-    def _check_index(self, node: Any, values: torch.Tensor, low: int, size: int) -> None:
+    def _check_index(self, values: torch.Tensor, low: int, size: int) -> None:
         if values.is_meta or values.numel() == 0:
             return
         if int(values.min()) < low or int(values.max()) >= size:
-            raise _Broken(self.sources.get(node, frozenset()))
-        if (position := self._direct.get(node)) is not None:
+            raise _Broken(self.sources_of([values]))
+        if (position := self._direct.get(_storage(values))) is not None:
             self.limits[position] = min(self.limits.get(position, size - 1), size - 1)
 
     def _fix(self, sources: frozenset[int], why: str) -> None:
@@ -319,40 +325,14 @@ class _Following(fx.Interpreter):
             self.fixed.setdefault(position, why)
 
 
-class _Overloads(TorchDispatchMode):
-    """Notes the overloads that run: what they do with values is in their schemas and tags."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.overloads: list[torch._ops.OpOverload] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.overloads.append(func)
-        return func(*args, **(kwargs or {}))
+def _storage(value: torch.Tensor) -> StorageWeakRef:
+    """Return a key of a tensor's memory that no other gets, also when it is freed."""
+    return StorageWeakRef(value.untyped_storage())
 
 
 def _is_copy(overload: torch._ops.OpOverload) -> bool:
     """Return whether an overload's result has no other values than its operand."""
     return overload.is_view or overload._schema.name in _COPYING
-
-
-def _takes_index(name: str) -> bool:
-    """Return whether an operator takes a tensor, a dimension and indices in it, as gather does."""
-    packet = getattr(torch.ops.aten, name, None)
-    schemas = [getattr(packet, overload)._schema for overload in packet.overloads()] if packet else []
-    return any([part.name for part in s.arguments][:3] == ["self", "dim", "index"] for s in schemas)
-
-
-def _called(node: fx.Node) -> str:
-    """The operator's name, of one in place without what says so."""
-    return (node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")).rstrip("_")
-
-
-def _dims(item: Any) -> int:
-    """How many dimensions an item of an index takes."""
-    if isinstance(item, torch.Tensor):
-        return item.dim() if item.dtype == torch.bool else 1
-    return 0 if item is None or item is Ellipsis else 1
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:

@@ -11,7 +11,7 @@ from passagent.data.bench import measure
 from passagent.data.bench.kernelbench import LEVELS_P, Line
 from passagent.data.bench.losses import BOUNDS, Losses
 from passagent.data.bench.measure import Work
-from passagent.data.bench.results import Row
+from passagent.data.bench.results import Results, Row
 from passagent.data.bench.summary import METRICS, Estimate, Summary
 from passagent.events import Event, OnEvent
 from passagent.store import Store, runs
@@ -173,17 +173,16 @@ class BenchProgress(Screen, measure.Watch):
         self._now = ""
         super().__init__(stream, lambda: self._now)
 
-    def planned(self, planned: measure.Planned) -> None:
-        """See Watch.planned."""
-        self.total, self.go_on = len(planned.works), planned.go_on
-        self.count = self._before = self.total - len(planned.todo)
-        library = f"{planned.library}; " if planned.library else ""
+    def planned(self, results: Results, works: list[Work], todo: list[Work]) -> None:
+        """Take the work that is planned, as Watch.planned does."""
+        self.total, self.go_on = len(works), results.go_on
+        self.count = self._before = self.total - len(todo)
         self.print(
-            f"{self.total} measurements on {planned.device}, {self.count} of them made before; "
-            f"{library}results: {planned.path}"
+            f"{self.total} measurements on {results.identity['device']}, {self.count} of them made before; "
+            f"results: {results.path}"
         )
-        if missing := sum(work.subject is measure.NO_PASSES for work in planned.works):
-            count = sum(work.compiler == measure.PASS_DIR for work in planned.works)
+        if missing := sum(work.subject is measure.NO_PASSES for work in works):
+            count = sum(work.row.compiler == measure.PASS_DIR for work in works)
             self.print(f"no passes for {missing} of {count} tasks: judged as passes that do not load")
 
     def begin(self, work: Work) -> None:
@@ -191,7 +190,7 @@ class BenchProgress(Screen, measure.Watch):
         measured = self.count - self._before
         remaining = self.elapsed_s / measured * (self.total - self.count) if measured else None
         left_text = "" if remaining is None else f", {clock(remaining)} left"
-        self._now = f"{self.count}/{self.total}{left_text}: {work.task.name} {work.compiler}"
+        self._now = f"{self.count}/{self.total}{left_text}: {work.row.task} {work.row.compiler}"
 
     def say(self, text: str) -> None:
         """Print a line."""

@@ -12,14 +12,13 @@ from passagent.agent.prompt import short_note
 from passagent.evaluator.result import Evaluation
 from passagent.search import finalists
 from passagent.search.finalists import confirmed_evaluation, rounds_of, standing
-from passagent.search.policies import why_none
-from passagent.search.run_files import are_worth_a_line, devices_of
+from passagent.search.islands import why_none
+from passagent.search.run_files import devices_of
 from passagent.search.setup import stored_config
-from passagent.store import Store, bests, ledger, nodes, runs, sessions
+from passagent.store import Store, episodes, ledger, nodes, runs, sessions
 from passagent.store.ledger import Spent
-from passagent.store.nodes import Node
+from passagent.store.nodes import Node, author_of
 from passagent.store.runs import SEEDS, Run
-from passagent.store.seeds import author_of, seed_origins
 from passagent.store.sessions import resume_command, runs_dir_flag
 from passagent.view.evaluation import graph_table
 from passagent.view.text import TableData, clock, interval, number, table, thousands
@@ -92,7 +91,7 @@ def status_data(store: Store, run: Run, counting: bool = True) -> dict[str, Any]
 def run_data(store: Store, run: Run, exported: Path | None = None) -> dict[str, Any]:
     """Return all of the run as one JSON object; `exported`: where the best pass was written."""
     data, since = status_data(store, run), finalists.found_since(store, run.id)
-    moved = bests.list_migrations(store, run.id)
+    moved = episodes.list_migrations(store, run.id)
     if data["best"]:
         data["best"]["path"] = str(exported) if exported else None
     return data | {
@@ -106,7 +105,7 @@ def run_data(store: Store, run: Run, exported: Path | None = None) -> dict[str, 
         "elapsed_s": round(run.elapsed_s, 3),
         "finalists": finalists_data(store, run),
         "found_since": {"node": since.id, "as_score": since.as_score} if since else None,
-        "seeds_from": seed_origins(store, run.id),
+        "seeds_from": episodes.seed_origins(store, run.id),
         "migrations": [
             {"node": m.node_id, "from": m.from_island, "to": m.to_island, "reason": m.reason} for m in moved
         ],
@@ -304,7 +303,8 @@ def status_text(store: Store, data: dict[str, Any]) -> str:
     parts.append(f"per hour: {', '.join(rates)}" if rates else "")
     parts.append("" if data["eta_s"] is None else f"at this pace it ends in {clock(data['eta_s'])}")
     parts.append(_island_table(data))
-    if are_worth_a_line(devices := data["devices"]):
+    devices = data["devices"]
+    if len(devices) > 1 or any("/" in device["device"] for device in devices):  # not this machine's one
         names = ("device", "model", "state", "busy", "evaluations", "faults")
         rows = [[f"{of[key]:.0%}" if key == "busy" else str(of[key]) for key in names] for of in devices]
         parts.append(table([*names[:3], *(f">{key}" for key in names[3:])], rows, drop=["model"]))
@@ -381,7 +381,7 @@ def statuses_text(counts: dict[str, int]) -> str:
 def run_row(store: Store, run: Run) -> dict[str, Any]:
     """A run in a line: the best that its model made, and what it began with."""
     best = finalists.winner(store, run.id, by_model=True)
-    seed = next(iter(bests.best_of_island(store, run.id, SEEDS, 1)), None)
+    seed = next(iter(nodes.best_of_island(store, run.id, SEEDS, 1)), None)
     return {
         "run": run.id,
         "task": run.task,

@@ -12,7 +12,7 @@ from passagent.search import finalists
 from passagent.search.episode_context import Change, changes
 from passagent.search.finalists import confirmed_evaluation
 from passagent.search.islands import is_first
-from passagent.store import Store, episodes, hint_uses, nodes, runs, seeds
+from passagent.store import Store, episodes, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node, ancestors
 from passagent.store.runs import SEEDS, Run
@@ -49,13 +49,13 @@ def why_data(store: Store, node: Node) -> dict[str, Any]:
 
 def lineage(store: Store, node: Node) -> list[Node]:
     """Return the node and all its ancestors, the eldest first."""
-    return [*reversed(ancestors(store, node.id, 100_000)), node]
+    return [*reversed(ancestors(store, node, 100_000)), node]
 
 
 def _chain(store: Store, run: Run, node: Node) -> list[dict[str, Any]]:
     """The steps up to `node`; those that lead to the node that its run was forked from come first."""
     steps = lineage(store, node)
-    origin = seeds.origin_of(store, run, steps[0])
+    origin = nodes.origin_of(store, run, steps[0])
     chain, before = [], dict[str, str]()
     if origin is not None:
         chain = _chain(store, runs.get_run(store, origin.run_id), origin)
@@ -106,7 +106,7 @@ def _episode_data(store: Store, run: Run, episode: Episode) -> dict[str, Any]:
         "chosen": _chosen(store, run, episode, parent),
         "forked_from": {"run": run.forked_run, "node": run.forked_node} if is_copy else None,
         "migrated": episode.migration is not None,
-        "hints": hint_uses.shown_in(store, episode.id),
+        "hints": episode.shown_hints,
         "state": episode.state,
         "end_reason": episode.end_reason,
         "steps": episode.steps,

@@ -14,7 +14,7 @@ from passagent.cli.groups import ExportOptions
 from passagent.data.collect.campaign import Collection, open_collection
 from passagent.data.collect.trials import outcomes
 from passagent.data.export.checks import check_directory
-from passagent.data.export.making import evaluation_tasks, make, reading_stores
+from passagent.data.export.making import make
 from passagent.data.pipeline import inspection
 from passagent.data.pipeline.inspection import RECORD
 from passagent.errors import PassagentError, UsageError
@@ -116,9 +116,7 @@ def check(directory: str, against: list[str], runs_dirs: list[str], as_json: boo
         if problems:
             raise PassagentError(f"{directory}: {counted(len(problems), 'problem')}: {problems[0]}")
         return
-    evaluation = evaluation_tasks(against)
-    with reading_stores(runs_dirs) as stores:
-        rows = check_directory(Path(directory), evaluation, stores)
+    rows = check_directory(Path(directory), against, runs_dirs)
     with_what = ["hashes", "secrets", *(["overlap"] if against else []), *(["database"] if runs_dirs else [])]
     if as_json:
         print(json.dumps({"directory": directory, "rows": rows, "checked": with_what}))

@@ -16,8 +16,8 @@ from passagent.search import finalists
 from passagent.search.finalists import confirmed_evaluation
 from passagent.search.setup import stored_config, stored_task
 from passagent.store import Store, nodes, runs
+from passagent.store.nodes import author_of
 from passagent.store.runs import Run
-from passagent.store.seeds import author_of
 from passagent.system.cache import write_whole
 from passagent.system.faults import os_fault
 from passagent.tasks import Task

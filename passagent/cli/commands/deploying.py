@@ -7,7 +7,6 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from passagent.cli.commands.running import Interrupted
@@ -131,7 +130,7 @@ def measure(
     packages = load_packages(passes)
     measured = measure_model(load_model(spec, inputs), packages, modes or None)
     if out is not None:
-        drop(packages[0], measured.losers, Path(out))
+        drop(packages[0], [*measured.losers, *measured.unused], Path(out))
     print(json.dumps(measured.data()) if as_json else measured)
     if measured.unequal:
         raise PassagentError(f"outputs are not eager's: {measured.unequal[0]}")
@@ -144,4 +143,4 @@ def explain(passes: str, spec: str, inputs: str | None, as_json: bool) -> None:
     from passagent.tasks.extract.factories import load_model
 
     explained = explain_model(load_model(spec, inputs), load_packages(passes))
-    print(json.dumps(asdict(explained)) if as_json else explained)
+    print(json.dumps(explained.data()) if as_json else explained)

@@ -17,58 +17,49 @@ from passagent.errors import MachineFault, PassagentError, TaskError
 from passagent.sandbox.environment import import_path
 from passagent.system.machine_memory import memory_kills
 from passagent.tasks import load_task
-from passagent.tasks.examples import PREFIX, examples
-from passagent.tasks.reader import subgraph_places
+from passagent.tasks.reader import PREFIX, examples, subgraph_places
 from passagent.tasks.tasklist import find_tasks
 from passagent.view.text import counted, table
 
 if TYPE_CHECKING:
-    from passagent.expert.coverage import TaskCoverage
     from passagent.tasks.suites.problems import Row
 
 
 def list_tasks(as_json: bool) -> None:
     """Print the example tasks: name, operators, subgraphs and their dtypes."""
     tasks = {f"{PREFIX}{name}": load_task(path) for name, path in examples().items()}
+    data: list[dict[str, Any]] = [
+        {"task": name, "path": str(task.path), "operators": task.operators, "subgraphs": len(task.subgraphs)}
+        for name, task in tasks.items()
+    ]
     if as_json:
-        data = [
-            {
-                "task": name,
-                "path": str(task.path),
-                "operators": task.operators,
-                "subgraphs": len(task.subgraphs),
-            }
-            for name, task in tasks.items()
-        ]
         print(json.dumps({"tasks": data}))
         return
-    rows = [[name, str(len(task.subgraphs)), ", ".join(task.operators)] for name, task in tasks.items()]
+    rows = [[row["task"], str(row["subgraphs"]), ", ".join(row["operators"])] for row in data]
     print(table(["task", ">subgraphs", "operators"], rows, indent=""))
     print(f"run one with: passagent run {PREFIX}NAME")
 
 
 def check_tasks(words: list[str], device: str, as_json: bool) -> None:
     """Print what is wrong with the subgraphs of tasks. Raises PassagentError if any is not in order."""
-    checked, problem = list[dict[str, Any]](), None
+    checked, problem = list[dict[str, Any]](), ""
     for path in find_tasks(words):
         results = _check_beside(path, device)
         bad = [result for result in results if not result["ok"]]
         checked.append({"task": str(path), "ok": not bad, "graphs": results})
-        if bad and problem is None:
+        if bad and not problem:
             problem = f"{path}: {len(bad)} of {len(results)} subgraphs are not in order: {bad[0]['name']}"
-        if as_json:
-            continue
-        columns = ["runnable", "analysable"]
-        rows = [[r["name"], *("yes" if r[column] else "no" for column in columns)] for r in results]
-        print(table(["graph", *columns], rows))
-        for result in bad:
-            print("\n".join(result["problems"]))
-        for result in results:
-            for weakness in result["weak"]:
-                print(f"{result['name']}: a result on it says little: {weakness}")
+        if not as_json:
+            columns = ["runnable", "analysable"]
+            rows = [[r["name"], *("yes" if r[column] else "no" for column in columns)] for r in results]
+            print(table(["graph", *columns], rows))
+            print("".join(f"{line}\n" for result in bad for line in result["problems"]), end="")
+            for result in results:
+                for weakness in result["weak"]:
+                    print(f"{result['name']}: a result on it says little: {weakness}")
     if as_json:
-        print(json.dumps({"ok": problem is None, "tasks": checked}))
-    if problem is not None:
+        print(json.dumps({"ok": not problem, "tasks": checked}))
+    if problem:
         raise PassagentError(problem)
 
 
@@ -111,52 +102,37 @@ def check_coverage(words: list[str], target: str, as_json: bool) -> None:
     """Print what the expert lowers of each task. Raises PassagentError if one cannot be read."""
     from passagent.expert.coverage import cover, totals
 
-    paths = find_tasks(words)
-    coverages = []
+    coverages, paths = [], find_tasks(words)
     for number, path in enumerate(paths, start=1):
-        result = cover(path, target)
-        coverages.append(result)
-        if not as_json:
-            _print_coverage(result, number, len(paths))
+        coverages.append(task := cover(path, target))
+        if task.error and not as_json:
+            print(f"{number}/{len(paths)} {task.task}: not read: {task.error}", file=sys.stderr)
+        elif not as_json:
+            how = f"kernels in {task.kernels} of {task.graphs} graphs"
+            how += f", views alone in {task.views}" if task.views else ""
+            regions = "; ".join(task.regions) or "nothing"
+            print(f"{number}/{len(paths)} {task.task}: {how}: {regions}", flush=True)
+            for operator in task.left:
+                print(f"    stays with eager: {operator.operator} ({operator.count}): {operator.why}")
+    operators_left, covered = totals(coverages), [task for task in coverages if task.covered]
     if as_json:
         data = {
             "target": target,
-            "tasks": [asdict(t) | {"covered": t.covered} for t in coverages],
-            "operators_left": [asdict(t) for t in totals(coverages)],
-            "share_covered": sum(t.covered for t in coverages) / len(coverages),
+            "tasks": [asdict(task) | {"covered": task.covered} for task in coverages],
+            "operators_left": [asdict(total) for total in operators_left],
+            "share_covered": len(covered) / len(coverages),
         }
         print(json.dumps(data))
     else:
-        _print_left(coverages)
-    broken = [t for t in coverages if t.error]
+        rows = [[total.operator, str(total.tasks), str(total.count), total.why] for total in operators_left]
+        if rows:
+            print("\n" + table(["stays with eager", "tasks", "times", "why"], rows, wrap=["why"]))
+        share = f"{len(covered)} of {len(paths)} tasks covered ({100 * len(covered) / len(paths):.1f}%)"
+        print(f"\n{share}, {sum(not task.views for task in covered)} of them by a kernel in every graph")
+    broken = [task for task in coverages if task.error]
     if broken:
-        first = broken[0]
-        raise PassagentError(f"{len(broken)} of {len(paths)} tasks could not be read, such as {first.error}")
-
-
-def _print_coverage(task: TaskCoverage, number: int, count: int) -> None:
-    if task.error:
-        print(f"{number}/{count} {task.task}: not read: {task.error}", file=sys.stderr)
-        return
-    how = f"kernels in {task.kernels} of {task.graphs} graphs"
-    how += f", views alone in {task.views}" if task.views else ""
-    print(f"{number}/{count} {task.task}: {how}: {'; '.join(task.regions) or 'nothing'}", flush=True)
-    for total in task.left:
-        print(f"    stays with eager: {total.operator} ({total.count}): {total.why}")
-
-
-def _print_left(tasks: list[TaskCoverage]) -> None:
-    from passagent.expert.coverage import totals
-
-    rows = [[t.operator, str(t.tasks), str(t.count), t.why] for t in totals(tasks)]
-    if rows:
-        print()
-        print(table(["stays with eager", "tasks", "times", "why"], rows, wrap=["why"]))
-    covered, kernels = sum(t.covered for t in tasks), sum(t.covered and not t.views for t in tasks)
-    print(
-        f"\n{covered} of {len(tasks)} tasks covered ({100 * covered / len(tasks):.1f}%), "
-        f"{kernels} of them by a kernel in every graph"
-    )
+        count = f"{len(broken)} of {len(paths)}"
+        raise PassagentError(f"{count} tasks could not be read, such as {broken[0].error}")
 
 
 def build_tasks(samples: list[str], options: BuildOptions, most_refused: float, as_json: bool) -> None:
@@ -207,7 +183,13 @@ def import_tasks(suite: str, place: str, options: ImportOptions, as_json: bool) 
     rows = []
     for row in import_problems(problems, Path(out), how):
         rows.append(row)
-        print(_problem_line(row, len(rows), len(problems)), file=sys.stderr, flush=True)
+        result = f"{row.reason}: {row.message}"
+        if not row.reason:
+            cut = "".join(f", {name} cut from {was} to {now}" for name, (was, now) in row.cut.items())
+            left_out = f", {row.left_out} calls left out" if row.left_out else ""
+            weak = f" ({', '.join(row.weak)})" if row.weak else ""
+            result = f"{row.operators} operators{cut}{left_out}{weak}"
+        print(f"{len(rows)}/{len(problems)} {row.name}: {result}", file=sys.stderr, flush=True)
     refused = [row for row in rows if row.reason is not None]
     if as_json:
         print(json.dumps({"path": out, "problems": [row.model_dump() for row in rows]}))
@@ -215,19 +197,8 @@ def import_tasks(suite: str, place: str, options: ImportOptions, as_json: bool) 
         print(_import_table(rows))
         print(f"wrote {sum(len(row.tasks) for row in rows)} tasks below {out}")
     if len(refused) > options["most_refused"] * len(rows):
-        share = f"{len(refused)} of {len(rows)}"
-        raise PassagentError(
-            f"{share} problems became no task, such as {refused[0].name}: {refused[0].message}"
-        )
-
-
-def _problem_line(row: Row, number: int, count: int) -> str:
-    """One line about a problem, for people who wait."""
-    cut = "".join(f", {name} cut from {was} to {now}" for name, (was, now) in row.cut.items())
-    left_out = f", {row.left_out} calls left out" if row.left_out else ""
-    weak = f" ({', '.join(row.weak)})" if row.weak else ""
-    done = f"{row.operators} operators{cut}{left_out}{weak}"
-    return f"{number}/{count} {row.name}: " + (f"{row.reason}: {row.message}" if row.reason else done)
+        share = f"{len(refused)} of {len(rows)} problems became no task"
+        raise PassagentError(f"{share}, such as {refused[0].name}: {refused[0].message}")
 
 
 def _import_table(rows: list[Row]) -> str:
@@ -241,12 +212,8 @@ def _import_table(rows: list[Row]) -> str:
         refused = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common()) or "none"
         converted, tasks = len(problems) - reasons.total(), sum(len(row.tasks) for row in problems)
         lines.append([name, *map(str, (len(problems), converted, exact, tasks)), refused])
-    return table(
-        ["group", ">problems", ">converted", ">exact", ">tasks", "refused"],
-        lines,
-        drop=["exact"],
-        wrap=["refused"],
-    )
+    header = ["group", ">problems", ">converted", ">exact", ">tasks", "refused"]
+    return table(header, lines, drop=["exact"], wrap=["refused"])
 
 
 def export_harbor(
@@ -263,11 +230,6 @@ def export_harbor(
 
     config = load_config(None, {**settings, "evaluator.device": device})
     pairs = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
-    written = harbor.export(
-        find_tasks(words), Path(directory), harbor.Export(config, pairs, Path(wheel) if wheel else None)
-    )
-    if as_json:
-        print(json.dumps({"format": "harbor", "tasks": [str(path) for path in written]}))
-        return
-    for path in written:
-        print(path)
+    export = harbor.Export(config, pairs, Path(wheel) if wheel else None)
+    written = [str(path) for path in harbor.export(find_tasks(words), Path(directory), export)]
+    print(json.dumps({"format": "harbor", "tasks": written}) if as_json else "\n".join(written))

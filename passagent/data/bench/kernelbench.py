@@ -55,16 +55,6 @@ class Line:
     over the measured time. FLOPs are not in it."""
 
 
-@dataclass(frozen=True)
-class _Result:
-    """A problem, measured with one compiler; times in ms."""
-
-    is_correct: bool
-    eager: float
-    compiled: float
-    least: float
-
-
 def places_of(tasks: Iterable[Task]) -> dict[str, Place]:
     """Return level and problem of tasks by their keys. Raises UsageError for others' tasks."""
     places = {}
@@ -99,22 +89,18 @@ def lines(
         bases = [] if is_compiled(compiler) else filter(is_compiled, results)
         for base, level in itertools.product(["eager", *bases], levels):
             inside = {key: place.problem for key, place in places.items() if level in (ALL, place.level)}
-            problems = sorted(set(inside.values()) & measured.keys())
-            other = results.get(base, {})
-            if base != "eager":  # a problem that the other is wrong on has no time to be compared with
-                problems = [problem for problem in problems if problem in other and other[problem].is_correct]
+            # a problem that the base is wrong on has no time to be compared with
+            base_speeds = (
+                dict.fromkeys(measured, 1.0)
+                if base == "eager"
+                else {problem: speedup for problem, (speedup, _) in results[base].items() if speedup}
+            )
+            problems = sorted(set(inside.values()) & measured.keys() & base_speeds.keys())
             if not problems:
                 continue
-            speedups, shares = [], []  # 0 for a wrong problem
-            for problem in problems:
-                result = measured[problem]
-                speedup = result.eager / result.compiled if result.is_correct else 0.0
-                if base != "eager":
-                    speedup *= other[problem].compiled / other[problem].eager
-                speedups.append(speedup)
-                shares.append(result.least / result.compiled if result.is_correct else 0.0)
-            [summary] = summaries_of([compiler], [row for row in rows if row.task_key in inside])[:1]
+            speedups = [measured[problem][0] / base_speeds[problem] for problem in problems]
             ones = [1] * len(problems)
+            summary = summaries_of([compiler], [row for row in rows if row.task_key in inside])[0]
             table.append(
                 Line(
                     compiler=compiler,
@@ -126,7 +112,7 @@ def lines(
                     },
                     gmean=_gmean(speedups),
                     as_score=summary.as_score,
-                    light=_gmean(shares),
+                    light=_gmean([measured[problem][1] for problem in problems]),
                 )
             )
     return table
@@ -142,8 +128,11 @@ def _results(
     rows: Sequence[Row],
     compiler: str,
     bandwidth: Callable[[int], float] | None,
-) -> dict[str, _Result]:
-    """Return the results by problem, without those of which a task could not be measured."""
+) -> dict[str, tuple[float, float]]:
+    """Return each problem's speedup over eager and its share of the bandwidth; 0 where it is wrong.
+
+    Problems of which a task could not be measured are left out.
+    """
     graphs: dict[str, list[GraphResult]] = {}
     lost = set()
     for row in rows:
@@ -155,16 +144,13 @@ def _results(
                 graphs.setdefault(problem, []).extend(row.evaluation.graphs)
     results = {}
     for problem in graphs.keys() - lost:
-        timed = [graph for graph in graphs[problem] if graph.speedup and graph.eager_ms is not None]
-        right = len(timed) == len(graphs[problem]) and all(graph.status == "ok" for graph in timed)
-        results[problem] = _Result(
-            right,
-            eager=math.fsum(graph.eager_ms or 0.0 for graph in timed),
-            compiled=math.fsum(
-                (graph.eager_ms or 0.0) / graph.speedup.e2e for graph in timed if graph.speedup
-            ),
-            least=math.fsum(
-                1e3 * graph.moved_bytes / bandwidth(graph.moved_bytes) for graph in timed if bandwidth
-            ),
-        )
+        timed = [
+            (g, g.eager_ms, g.speedup.e2e) for g in graphs[problem] if g.speedup and g.eager_ms is not None
+        ]
+        is_right = len(timed) == len(graphs[problem]) and all(graph.status == "ok" for graph, *_ in timed)
+        eager = math.fsum(eager_ms for _, eager_ms, _ in timed)
+        compiled = math.fsum(eager_ms / speedup for _, eager_ms, speedup in timed)
+        moved = [graph.moved_bytes for graph, *_ in timed]
+        least = math.fsum(1e3 * size / bandwidth(size) for size in moved) if bandwidth else 0.0
+        results[problem] = (eager / compiled, least / compiled) if is_right else (0.0, 0.0)
     return results

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from passagent.data.bench.results import Row, counted
+from passagent.data.bench.results import Row
 from passagent.evaluator.result import GraphResult
 from passagent.tasks import Task
 
@@ -64,8 +64,9 @@ class Losses:
 def losses(tasks: dict[str, Task], rows: Sequence[Row], compiler: str) -> Losses | None:
     """Count where a compiler loses; `tasks` by their keys. None without a timed subgraph."""
     by_category: dict[str, list[GraphResult]] = defaultdict(list)
-    for key, evaluation in counted(rows, compiler):
-        by_category[category(tasks[key].operators)] += evaluation.graphs
+    for row in rows:
+        if row.compiler == compiler and row.error is None and row.evaluation is not None:
+            by_category[category(tasks[row.task_key].operators)] += row.evaluation.graphs
     right = [graph for graphs in by_category.values() for graph in graphs if _speedup(graph) is not None]
     if not right:
         return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import json
 import logging
 from collections.abc import Collection, Iterable, Sequence
@@ -53,45 +54,19 @@ class Work:
     """One measurement to be made."""
 
     task: Task
-    compiler: str
-    subject: Subject | None
+    row: Row
+    """Its result, still without an evaluation."""
+    subject: Subject | None = None
     """None: the result of a search, or the expert's first pass."""
-    subject_key: str
     searched: bool = False
     """A search goes before it."""
-    hidden: frozenset[str] = frozenset()
-    """Names of the subgraphs that its author does not see."""
-
-    @property
-    def key(self) -> tuple[str, str, str, str]:
-        """The Row.key of its result."""
-        return self.task.name, self.task.key, self.compiler, self.subject_key
-
-
-@dataclass(frozen=True)
-class Planned:
-    """The measurements of a benchmark, as its observer gets them before it begins."""
-
-    device: str
-    works: list[Work]
-    todo: list[Work]
-    """The measurements that have no result yet."""
-    path: Path
-    """The file of the results."""
-    library: str = ""
-    """The library that searches use, in words."""
-
-    @property
-    def go_on(self) -> str:
-        """The way to go on after it was stopped, in words."""
-        return f"what was measured is in {self.path}; the same command (without --fresh) goes on"
 
 
 class Watch:
     """An observer of a benchmark; this one does nothing."""
 
-    def planned(self, planned: Planned) -> None:
-        """Take the measurements that there are, before the first of them is made."""
+    def planned(self, results: Results, works: list[Work], todo: list[Work]) -> None:
+        """Take all measurements, and those that have no result yet, before the first of them is made."""
 
     def begin(self, work: Work) -> None:
         """Take note that `work` is being measured from now on."""
@@ -123,25 +98,23 @@ def plan(tasks: Iterable[Task], config: Config, options: BenchOptions) -> list[W
     search_key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
     works: dict[tuple[str, ...], Work] = {}
     places = []
-    for task in tasks:
-        for compiler in compilers:
-            if compiler == PASS_DIR:
-                place = Path(options["pass_dir"]) / task.name if options["pass_dir"] else task.path / PASS_DIR
-                places.append(place)
-                has_passes = place.is_dir() and any(place.rglob("*.py"))
-                candidate = Candidate.from_dir(place) if has_passes else NO_PASSES
-                work = Work(task, compiler, candidate, candidate.key)
-            elif compiler in (RUN, EXPERT):
-                searched = compiler == RUN or bool(options["iters"])
-                key, hidden = search_key if searched else expert_version(), set[str]()
-                if share is not None:
-                    key += f" without {share:g} of the subgraphs"
-                    hidden = held_out([graph.name for graph in task.subgraphs], share)
-                work = Work(task, compiler, None, key, searched, frozenset(hidden))
-            else:
-                work = Work(task, compiler, compiler, compiler)
-            works.setdefault(work.key, work)
-    if places and all(work.subject is NO_PASSES for work in works.values() if work.compiler == PASS_DIR):
+    for task, compiler in itertools.product(tasks, compilers):
+        row = Row(task=task.name, task_key=task.key, compiler=compiler, subject=compiler)
+        work = Work(task, row, compiler)
+        if compiler == PASS_DIR:
+            place = Path(options["pass_dir"]) / task.name if options["pass_dir"] else task.path / PASS_DIR
+            places.append(place)
+            has_passes = place.is_dir() and any(place.rglob("*.py"))
+            candidate = Candidate.from_dir(place) if has_passes else NO_PASSES
+            row.subject, work = candidate.key, Work(task, row, candidate)
+        elif compiler in (RUN, EXPERT):
+            searched = compiler == RUN or bool(options["iters"])
+            row.subject, work = search_key if searched else expert_version(), Work(task, row, None, searched)
+            if share is not None:
+                row.subject += f" without {share:g} of the subgraphs"
+                row.hidden = sorted(held_out([graph.name for graph in task.subgraphs], share))
+        works.setdefault(row.key, work)
+    if places and all(work.subject is NO_PASSES for work in works.values() if work.row.compiler == PASS_DIR):
         raise UsageError(
             f"{places[0]}: no passes here, nor for any other task; give --pass-dir DIR (DIR/TASK/*.py)"
         )
@@ -176,22 +149,13 @@ async def measure(works: list[Work], config: Config, results: Results, watch: Wa
     async def go_through() -> None:
         for work in waiting:
             watch.begin(work)
-            name, task_key, compiler, subject = work.key
-            row = Row(
-                task=name,
-                task_key=task_key,
-                compiler=compiler,
-                subject=subject,
-                identity=results.identity,
-                at=now(),
-                hidden=sorted(work.hidden),
-            )
+            row = work.row.model_copy(update={"identity": results.identity})
             try:
                 await _measure(work, row, config, directory, pool, watch)
             except UsageError:
                 raise
             except PassagentError as error:
-                log.exception("%s was not measured with %s", name, compiler)
+                log.exception("%s was not measured with %s", row.task, row.compiler)
                 row.error = str(error)
             row.at = now()
             results.add(row)
@@ -213,9 +177,9 @@ async def _measure(
     """Put the evaluation into the row. A fault of the machine is tried again."""
     subject: Subject = work.subject or NO_PASSES
     if work.subject is None:  # an author writes now
-        task = _seen_part(work.task, work.hidden, directory)
+        task = _seen_part(work.task, row.hidden, directory)
         if work.searched:
-            if work.compiler == EXPERT:
+            if row.compiler == EXPERT:
                 config = config.model_copy(update={"model": config.model.model_copy(update={"name": EXPERT})})
             with Store.open(directory / SEARCHES) as store:
                 row.run, written = await best_of_search(store, task, config, pool, watch)
@@ -223,7 +187,7 @@ async def _measure(
             written = await asyncio.to_thread(first_pass, task, config.evaluator.device)
             if written is not None:
                 written.write(directory / _PASSES / work.task.name)
-        row.left = written is None and work.compiler == EXPERT
+        row.left = written is None and row.compiler == EXPERT
         subject = "eager" if row.left else written or NO_PASSES
     for wait in (*RETRY_AFTER_S, None):
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -38,8 +38,8 @@ class Row(BaseModel):
     compiler: str
     subject: str
     """`eager`, `inductor`, the candidate's key, or a hash of the settings of the search."""
-    identity: dict[str, Any]
-    at: str
+    identity: dict[str, Any] = {}
+    at: str = ""
     """The time at which it was stored, ISO 8601, UTC."""
     run: str | None = None
     """The search behind it: its id in the runs directory `searches`."""
@@ -80,14 +80,16 @@ class Results(RowFile[Row]):
 
     def __init__(self, directory: Path, same: dict[str, Any] | None = None) -> None:
         """`same`: the identity that each row must have. Raises UsageError if one has another."""
+        super().__init__(directory / FILE, Row, "a result of passagent bench")
         self.identity = same or {}
-        path = directory / FILE
-
-        def check(row: Row) -> None:
+        for row in self.rows.values():
             if same is not None:
-                _check_same(path, row.identity, same)
+                _check_same(self.path, row.identity, same)
 
-        super().__init__(path, Row, "a result of passagent bench", check)
+    @property
+    def go_on(self) -> str:
+        """The way to go on after the benchmark was stopped, in words."""
+        return f"what was measured is in {self.path}; the same command (without --fresh) goes on"
 
 
 @contextmanager
@@ -120,13 +122,6 @@ def read_directories(places: Sequence[Path]) -> list[Row]:
             _check_same(place / FILE, row.identity, same | {"host": row.identity.get("host")})
             rows[key] = row
     return list(rows.values())
-
-
-def counted(rows: Iterable[Row], compiler: str) -> Iterator[tuple[str, Evaluation]]:
-    """Yield the task's key and the evaluation of each row of a compiler that counts."""
-    for row in rows:
-        if row.compiler == compiler and row.error is None and row.evaluation is not None:
-            yield row.task_key, row.evaluation
 
 
 def _check_same(path: Path, then: dict[str, Any], now: dict[str, Any]) -> None:

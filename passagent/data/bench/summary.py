@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from passagent.data.bench.results import Row, counted
+from passagent.data.bench.results import Row
 from passagent.evaluator import score
 from passagent.evaluator.judging.verdict import graph_score
 from passagent.evaluator.result import Evaluation
@@ -120,20 +120,20 @@ def summaries_of(compilers: Iterable[str], rows: Sequence[Row], broken: int = 0)
     b, p = protocol.get("b", 0.1), protocol.get("p", 0.0)
     summaries = []
     for compiler in dict.fromkeys(compilers):
-        evaluations = [evaluation for _, evaluation in counted(rows, compiler)]
-        if evaluations:
-            asked = broken + sum(row.compiler == compiler for row in rows)
-            summaries.append(summarise(compiler, evaluations, asked, b, p))
-        parts = defaultdict[bool, list[Evaluation]](list)
-        for row in rows:
-            if row.compiler != compiler or not row.hidden or row.error or row.evaluation is None:
+        of_compiler = [row for row in rows if row.compiler == compiler]
+        parts = defaultdict[str, list[Evaluation]](list)
+        for row in of_compiler:
+            if row.evaluation is None or row.error is not None:
                 continue
-            for is_hidden in (False, True):
+            parts[compiler].append(row.evaluation)
+            for name in ("seen", "held-out") if row.hidden else ():
+                is_hidden = name == "held-out"
                 graphs = [g for g in row.evaluation.graphs if (g.name in row.hidden) == is_hidden]
-                parts[is_hidden].append(row.evaluation.model_copy(update={"graphs": graphs}))
-        for is_hidden, part in parts.items():
-            name = f"{compiler}, {'held-out' if is_hidden else 'seen'} shapes"
-            summaries.append(summarise(name, part, len(part), b, p))
+                part = row.evaluation.model_copy(update={"graphs": graphs})
+                parts[f"{compiler}, {name} shapes"].append(part)
+        for name, evaluations in parts.items():
+            count = broken + len(of_compiler) if name == compiler else len(evaluations)
+            summaries.append(summarise(name, evaluations, count, b, p))
     return summaries
 
 

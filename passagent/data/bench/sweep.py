@@ -10,10 +10,9 @@ from typing import Any
 from passagent.config import Config, EvaluatorConfig, load_config
 from passagent.data.bench.kernelbench import Line, lines, places_of
 from passagent.data.bench.losses import Losses, losses
-from passagent.data.bench.measure import EXPERT, RUN, Planned, Watch, measure, plan
+from passagent.data.bench.measure import EXPERT, RUN, Watch, measure, plan
 from passagent.data.bench.results import (
     FILE,
-    SEARCHES,
     Row,
     identity,
     open_results,
@@ -26,7 +25,6 @@ from passagent.models import open_model
 from passagent.models.probe import check_models
 from passagent.options import BenchOptions, settings_of
 from passagent.search.run_files import run_log
-from passagent.store.pass_library import library_path, library_text
 from passagent.tasks import Task, load_task
 from passagent.tasks.tasklist import find_tasks, parse_shard
 
@@ -76,20 +74,17 @@ async def run(words: Sequence[str], options: BenchOptions, watch: Watch) -> Meas
         open_results(directory, identity(config.evaluator), options["fresh"]) as results,
         run_log(directory),
     ):
-        todo = [work for work in works if work.key not in results.rows or not results.rows[work.key].stands]
-        library = library_path(config.experience.library, directory / SEARCHES)
-        library_words = library_text(library) if any(work.searched for work in works) else ""
-        planned = Planned(config.evaluator.device, works, todo, results.path, library_words)
-        watch.planned(planned)
-        if any(work.compiler == RUN for work in todo):
+        todo = [work for work in works if not results.stands(work.row.key)]
+        watch.planned(results, works, todo)
+        if any(work.row.compiler == RUN for work in todo):
             await check_models(config)
         if todo:
             try:
                 await measure(todo, config, results, watch)
             except PassagentError as error:
-                error.args = (f"{error}; {planned.go_on}",)
+                error.args = (f"{error}; {results.go_on}",)
                 raise
-        rows = [results.rows[work.key] for work in works]
+        rows = [results.rows[work.row.key] for work in works]
     return _tables(rows, tasks, options, [results.path], broken, config.evaluator)
 
 

@@ -114,12 +114,9 @@ class Collection:
 
     def __post_init__(self) -> None:
         self.limits = SearchConfig(**self.config.search.model_dump(include=set(trials.BUDGETS)))
+        self._mine = {"model": self.config.model.label}
         row = self.store.row("SELECT elapsed_s FROM collections WHERE model = :model", self._mine)
         self._elapsed_before = float(row["elapsed_s"]) if row else 0.0
-
-    @property
-    def _mine(self) -> dict[str, Any]:
-        return {"model": self.config.model.label}
 
     @property
     def left_s(self) -> float | None:
@@ -133,8 +130,8 @@ class Collection:
         if len(self.broken) <= _MOST_BROKEN * self.tasks:
             return None
         path, reason = next(iter(self.broken.items()))
-        tasks = "1 task" if self.tasks == 1 else f"{self.tasks} tasks"
-        return PassagentError(f"{len(self.broken)} of {tasks} are broken, such as {path}: {reason}")
+        share = f"{len(self.broken)} of {self.tasks} tasks"
+        return PassagentError(f"{share} are broken, such as {path}: {reason}")
 
     def progress(self) -> Progress:
         """Return how much the collection has taken by now, as the stopping rules look at it."""
@@ -322,11 +319,11 @@ def open_collection(
     check_devices(config.evaluator)
     model: Model = parts.model or open_model(config.model)
     check_money(config, model)
-    trial_of, broken = trials.list_tasks(find_tasks(list(tasks), options["root"]))
-    listed = trials.list_trials(trial_of.values(), options["trials"], shard)
-    if not trial_of:
+    every, broken = trials.list_trials(find_tasks(list(tasks), options["root"]), options["trials"])
+    if not every:
         place, reason = next(iter(broken.items()))
         raise PassagentError(f"no task can be loaded, such as {place}: {reason}")
+    listed = every[shard[0] :: shard[1]]
     if not listed:
         raise UsageError("no trial is in this shard: there are too few")
     with (
@@ -340,7 +337,7 @@ def open_collection(
             config,
             model,
             parts,
-            len(trial_of) + len(broken),
+            len({trial.key for trial in every}) + len(broken),
             broken,
             listed,
             options["parallel"],

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -80,29 +80,20 @@ class Trial:
         return f"{self.task} trial {self.number}"
 
 
-def list_tasks(paths: Iterable[Path]) -> tuple[dict[str, Trial], dict[str, str]]:
-    """Read every task of `paths` once for its key. Return the first trial of each by the key.
+def list_trials(paths: Iterable[Path], count: int) -> tuple[list[Trial], dict[str, str]]:
+    """List `count` trials of each task, one task after the other; tasks of equal content are one.
 
-    With them it returns the directory of each that cannot be loaded, and why. Tasks of equal content are one.
+    With them it returns the directory of each task that cannot be loaded, and why.
     """
-    tasks, broken = dict[str, Trial](), dict[str, str]()
+    first, broken = dict[str, Trial](), dict[str, str]()
     for path in paths:
         try:
             task = load_task(path)
         except PassagentError as error:
             broken[str(path)] = str(error)
             continue
-        tasks.setdefault(task.key, Trial(path, task.name, task.key))
-    return tasks, broken
-
-
-def list_trials(tasks: Iterable[Trial], count: int, shard: tuple[int, int] = (0, 1)) -> list[Trial]:
-    """List `count` trials of each task, one after the other.
-
-    shard: (I, N) takes every Nth trial from the Ith on, so that the N shards are a partition.
-    """
-    trials = [Trial(task.path, task.task, task.key, number) for task in tasks for number in range(count)]
-    return trials[shard[0] :: shard[1]]
+        first.setdefault(task.key, Trial(path, task.name, task.key))
+    return [replace(trial, number=number) for trial in first.values() for number in range(count)], broken
 
 
 def settings_of_trials(config: Config, settings: Iterable[str]) -> Config:

@@ -10,9 +10,9 @@ import json
 import math
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from typing import Any, Literal
 
 from passagent.errors import UsageError, nearest
@@ -20,37 +20,13 @@ from passagent.store import evaluations
 from passagent.store.database import Store
 from passagent.store.runs import CLIENTS
 
-COLUMNS = {
-    "id": "TEXT",
-    "run": "TEXT",
-    "episode": "INTEGER",
-    "node": "INTEGER",
-    "trial": "INTEGER",
-    "task": "TEXT",
-    "task_key": "TEXT",
-    "operators": "TEXT",
-    "model": "TEXT",
-    "device": "TEXT",
-    "evaluator_version": "TEXT",
-    "role": "TEXT",
-    "status": "TEXT",
-    "as_score": "REAL",
-    "start_as": "REAL",
-    "first_as": "REAL",
-    "gain": "REAL",
-    "sure_gain": "REAL",
-    "steps": "INTEGER",
-    "evaluations": "INTEGER",
-    "correct": "INTEGER",
-    "recovered": "INTEGER",
-    "input_tokens": "INTEGER",
-    "output_tokens": "INTEGER",
-    "cost": "REAL",
-    "end_reason": "TEXT",
-    "partial": "INTEGER",
-    "created_at": "TEXT",
-}
-"""Name to SQLite type."""
+COLUMNS = (
+    "id", "run", "episode", "node", "trial", "task", "task_key", "operators", "model", "device",
+    "evaluator_version", "role", "status", "as_score", "start_as", "first_as", "gain", "sure_gain", "steps",
+    "evaluations", "correct", "recovered", "input_tokens", "output_tokens", "cost", "end_reason", "partial",
+    "created_at",
+)  # fmt: skip
+"""The columns that a condition may name."""
 
 _EPISODES = """
 SELECT e.id AS episode_id, r.id || '/' || e.number AS id, r.id AS run, e.number AS episode,
@@ -166,6 +142,16 @@ class Chosen:
         return self.episode.revisions if self.revision is None else (self.revision,)
 
 
+@contextmanager
+def reading_stores(runs_dirs: Sequence[str]) -> Iterator[list[Store]]:
+    """Open the databases in `runs_dirs`, each of which stays in one state meanwhile. Raises UsageError."""
+    with ExitStack() as stack:
+        stores = [stack.enter_context(Store.open(runs_dir, create=False)) for runs_dir in runs_dirs]
+        for store in stores:
+            stack.enter_context(store.reading())
+        yield stores
+
+
 def read_episodes(stores: Iterable[Store]) -> list[JudgedEpisode]:
     """Read every finished episode of the databases, with returns and advantages over its group.
 
@@ -174,63 +160,57 @@ def read_episodes(stores: Iterable[Store]) -> list[JudgedEpisode]:
     episodes: dict[str, JudgedEpisode] = {}
     for store in stores:
         for row in store.rows(_EPISODES, {"clients": CLIENTS}):
-            episode = _read_episode(store, row)
-            name = episode.columns["id"]
+            name = row["id"]
             if name in episodes:
                 places = f"{episodes[name].store.runs_dir} and in {store.runs_dir}"
                 raise UsageError(f"episode {name} is in {places}: leave one of them out")
-            episodes[name] = episode
+            episodes[name] = _read_episode(store, row)
     return with_advantages(list(episodes.values()))
 
 
 def _read_episode(store: Store, row: dict[str, Any]) -> JudgedEpisode:
-    episode_id, parent = row.pop("episode_id"), row.pop("parent_id")
-    subgraphs, operators = json.loads(row.pop("subgraphs")), json.loads(row["operators"])
-    revisions = tuple(_read_revisions(store, episode_id, row["start_as"]))
-    best = max(
-        (revision.low for revision in revisions if revision.status == "ok" and revision.low), default=None
-    )
-    sure_gain = None if best is None else math.log(best / (row["start_as"] or 1.0))
+    episode_id, parent, subgraphs = row.pop("episode_id"), row.pop("parent_id"), row.pop("subgraphs")
+    revisions = []
+    before = before_high = row["start_as"] or 1.0
+    for node in store.rows(_NODES, {"episode": episode_id}):
+        low = high = node["as_score"]
+        if node["status"] == "ok" and node["evaluation_id"] is not None:
+            figures = evaluations.get_evaluation(store, node["evaluation_id"], samples=False)
+            low, high = figures["as_low"] or low, figures["as_high"] or high
+        revisions.append(Revision(low=low, high=high, before=before, before_high=before_high, **node))
+        if node["status"] == "ok" and node["as_score"] and node["as_score"] > before:
+            before, before_high = node["as_score"], high or node["as_score"]
+    lows = [revision.low for revision in revisions if revision.status == "ok" and revision.low]
     return JudgedEpisode(
         episode_id,
-        row | {"operators": " ".join(operators), "sure_gain": sure_gain},
-        tuple(subgraphs),
+        row
+        | {
+            "operators": " ".join(json.loads(row["operators"])),
+            "sure_gain": math.log(max(lows) / (row["start_as"] or 1.0)) if lows else None,
+        },
+        tuple(json.loads(subgraphs)),
         (row["task_key"], row["model"], row["device"], parent and (store.runs_dir, parent)),
-        revisions,
+        tuple(revisions),
         store,
     )
 
 
-def _read_revisions(store: Store, episode_id: int, start: float | None) -> Iterator[Revision]:
-    before = before_high = start or 1.0
-    for row in store.rows(_NODES, {"episode": episode_id}):
-        low = high = row["as_score"]
-        if row["status"] == "ok" and row["evaluation_id"] is not None:
-            figures = evaluations.get_evaluation(store, row["evaluation_id"], samples=False)
-            low, high = figures["as_low"] or low, figures["as_high"] or high
-        yield Revision(low=low, high=high, before=before, before_high=before_high, **row)
-        if row["status"] == "ok" and row["as_score"] and row["as_score"] > before:
-            before, before_high = row["as_score"], high or row["as_score"]
-
-
 def with_advantages(episodes: list[JudgedEpisode]) -> list[JudgedEpisode]:
     """Give every revision its return and its leave-one-out advantage (TRLOO: Dr. Kernel, 2602.05885)."""
-    groups = defaultdict[tuple[Any, ...], list[list[float]]](list)
-    returns_of = []
-    for episode in episodes:
+    groups = defaultdict[tuple[Any, ...], list[int]](list)
+    returns: list[list[float]] = []
+    for number, episode in enumerate(episodes):
         rewards = [revision.reward for revision in episode.revisions]
-        returns_of.append([math.fsum(rewards[place:]) for place in range(len(rewards))])
-        groups[episode.group].append(returns_of[-1])
-    totals = {
-        group: [math.fsum(column) for column in zip_longest(*returns, fillvalue=0.0)]
-        for group, returns in groups.items()
-    }
+        returns.append([math.fsum(rewards[place:]) for place in range(len(rewards))])
+        groups[episode.group].append(number)
     judged = []
-    for episode, returns in zip(episodes, returns_of, strict=True):
-        others = len(groups[episode.group]) - 1
+    for number, episode in enumerate(episodes):
+        others = [returns[other] for other in groups[episode.group] if other != number]
         revisions = []
-        for revision, value, total in zip(episode.revisions, returns, totals[episode.group], strict=False):
-            advantage = value - (total - value) / others if others else None
+        for place, revision in enumerate(episode.revisions):
+            value = returns[number][place]
+            total = math.fsum(other[place] for other in others if place < len(other))
+            advantage = value - total / len(others) if others else None
             revisions.append(replace(revision, returns=value, advantage=advantage))
         judged.append(replace(episode, revisions=tuple(revisions)))
     return judged
@@ -267,7 +247,7 @@ def select(
                 f"WHERE rank <= {most}"
             )
     table = sqlite3.connect(":memory:")
-    table.execute(f"CREATE TABLE examples ({', '.join(f'{name} {kind}' for name, kind in COLUMNS.items())})")
+    table.execute(f"CREATE TABLE examples ({', '.join(COLUMNS)})")
     table.executemany(
         f"INSERT INTO examples VALUES ({', '.join(':' + name for name in COLUMNS)})",
         ({name: chosen.columns[name] for name in COLUMNS} for chosen in candidates),
@@ -284,9 +264,3 @@ def select(
             message = "only conditions over columns"
         raise UsageError(f"--keep '{keep}': {message}") from error
     return [chosen for chosen in candidates if chosen.columns["id"] in ids]
-
-
-def failures(episodes: list[JudgedEpisode]) -> list[Chosen]:
-    """Choose the episodes that left nothing correct: negative examples."""
-    wrong = [episode for episode in episodes if episode.columns["as_score"] is None]
-    return [Chosen(episode, None, episode.columns) for episode in wrong]

@@ -6,26 +6,28 @@ The caller writes it beside its final name, so that nobody finds a half of one.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
 from passagent import __version__
 from passagent.agent.tokens import tokens as estimated_tokens
-from passagent.data.export.example import Example, raw_arguments
+from passagent.data.export.example import Example, Row
 from passagent.data.export.formats import Format
-from passagent.data.export.selection import COLUMNS
 from passagent.errors import UsageError
 
+_BATCH = 256
+"""Rows of parquet that are in memory at a time."""
+_JSON = "json"
+_SCALARS = {"bool": "bool", "int": "int64", "float": "float64", "str": "string"}
+"""Arrow's types of scalars."""
 PROVENANCE, MANIFEST, CARD = "provenance.jsonl", "export.manifest", "README.md"
-_OF_EXAMPLE = (*COLUMNS, "subgraphs", "reasoning")
-"""The columns of an example that are in provenance."""
-_CONTEXTS = (8_192, 32_768, 131_072, 262_144)
-"""Context lengths of today's students, tokens."""
 _COUNTED = {
     "model": "Models",
     "device": "Devices",
@@ -35,9 +37,6 @@ _COUNTED = {
 """Columns whose values the card counts, and its titles for them."""
 _MOST = 40
 """Values of a column that the card lists; the others are in provenance.jsonl."""
-
-Count = Callable[[str], int]
-"""The number of a text's tokens."""
 
 
 @dataclass
@@ -59,20 +58,22 @@ class Summary:
     """Trained replies whose reasoning is not known."""
     tokens: dict[str, int] = field(default_factory=dict)
     """Percentiles of the examples' lengths."""
-    cut: dict[str, int] = field(default_factory=dict)
-    """Examples that a context of so many tokens would cut."""
 
 
 class Writer:
     """Writes examples into an open directory, one at a time."""
 
-    def __init__(self, directory: Path, form: Format, tokenizer: str | None) -> None:
-        """`tokenizer`: see token_counter. Raises UsageError."""
-        self._count, counted_by = token_counter(tokenizer)
+    def __init__(self, directory: Path, form: Format, options: Mapping[str, Any]) -> None:
+        """`options`: of them `tokenizer` (see _token_counter) and `parquet`. Raises UsageError."""
+        if options["parquet"] and not form.is_table:
+            raise UsageError(f"--parquet: rows of {form.name} are no table")
+        if options["parquet"] and importlib.util.find_spec("pyarrow") is None:
+            raise UsageError("parquet needs pyarrow: pip install 'passagent[parquet]'")
+        self._is_parquet = bool(options["parquet"])
+        self._count, counted_by = _token_counter(options["tokenizer"])
         self.summary = Summary(counted_by=counted_by)
         self._directory, self._form = directory, form
         self._open: dict[str, IO[str]] = {}
-        self._stack = ExitStack()
         self._lengths: list[int] = []
 
     def add(self, example: Example, prefix: str = "") -> None:
@@ -89,10 +90,10 @@ class Writer:
         trained = [turn for turn in example.replies if turn.is_trained]
         summary.replies += len(example.replies)
         summary.trained += len(trained)
-        summary.without_reasoning += sum(turn.reasoning is None for turn in trained)
+        summary.without_reasoning += sum("reasoning_content" not in turn.message for turn in trained)
         self._lengths.append(tokens)
 
-    def add_row(self, example: Example, row: dict[str, Any], file: str, tokens: int | None = None) -> None:
+    def add_row(self, example: Example, row: Row, file: str, tokens: int | None = None) -> None:
         """Write a row that comes of `example`, and where it comes from."""
         text = json.dumps(row, ensure_ascii=False)
         is_lines = file.endswith(".jsonl")
@@ -101,13 +102,12 @@ class Writer:
             self._append(file, text)
         else:
             (self._directory / file).write_text(text + "\n", encoding="utf-8")
-        origin = {name: example.columns[name] for name in _OF_EXAMPLE} | {
+        origin = example.provenance() | {
             "tokens": tokens,
             "nodes": [
-                {"node": node.node, "files": node.files, "status": node.status, "as_score": node.as_score}
+                node.model_dump(include={"node", "files", "status", "as_score"})
                 for node in example.trajectory.nodes
             ],
-            "raw_arguments": raw_arguments(example),
             "file": file,
             "line": self.summary.files[file] if is_lines else 1,
             "sha256": hashlib.sha256(text.encode()).hexdigest(),
@@ -117,43 +117,102 @@ class Writer:
 
     def _append(self, name: str, text: str) -> None:
         if name not in self._open:
-            path = self._directory / name
-            self._open[name] = self._stack.enter_context(path.open("w", encoding="utf-8", newline="\n"))
+            self._open[name] = (self._directory / name).open("w", encoding="utf-8", newline="\n")
         self._open[name].write(text + "\n")
 
     def _length(self, example: Example) -> int:
         """Count the tokens of all that a chat template would render, its own marks left out."""
         texts = [json.dumps(example.tools)] if example.tools else []
         for turn in example.turns:
-            texts += [turn.content, turn.reasoning or ""]
-            texts += [f"{call.name} {json.dumps(call.arguments)}" for call in turn.calls]
+            texts += [turn.message["content"], turn.message.get("reasoning_content", "")]
+            calls = [call["function"] for call in turn.message.get("tool_calls", ())]
+            texts += [f"{call['name']} {json.dumps(call['arguments'])}" for call in calls]
         return sum(self._count(text) for text in texts if text)
 
-    def finish(self, options: dict[str, Any]) -> Summary:
-        """Write what the trainer reads beside the rows, the manifest with the `options`, and the card.
-
-        options: `command` and `parquet` (whether there are such files, too).
-        """
-        self._stack.close()
-        summary, form = self.summary, self._form
-        ordered = sorted(self._lengths)
+    def finish(self, command: str) -> Summary:
+        """Write tables, manifest, card and what else the trainer reads; `command`: for the card."""
+        for file in self._open.values():
+            file.close()
+        summary, form, ordered = self.summary, self._form, sorted(self._lengths)
         summary.tokens = {
             name: ordered[min(len(ordered) - 1, len(ordered) * share // 100)]
             for name, share in (("50%", 50), ("90%", 90), ("99%", 99), ("longest", 100))
         }
-        summary.cut = {str(most): sum(n > most for n in self._lengths) for most in _CONTEXTS}
-        extra = form.extra_files([name for name in summary.files if name in form.files])
-        manifest = {**options, "format": form.name, **vars(summary)}
-        extra |= {
+        manifest = {"command": command, "parquet": self._is_parquet, "format": form.name, **vars(summary)}
+        extra = form.extra_files([name for name in summary.files if name in form.files]) | {
             MANIFEST: json.dumps(manifest, indent=1) + "\n",
-            CARD: _card(form, summary, options),
+            CARD: _card(form, summary, manifest),
         }
         for name, text in extra.items():
             (self._directory / name).write_text(text, encoding="utf-8")
+        for name in summary.files if self._is_parquet else ():
+            write_parquet(self._directory / name, (self._directory / name).with_suffix(".parquet"))
         return summary
 
 
-def token_counter(tokenizer: str | None) -> tuple[Count, str]:
+def write_parquet(lines: Path, target: Path) -> int:
+    """Write the rows of `lines` to `target`; their number. Each column has one type over the whole file.
+
+    A null in place of a column that a row has not. Arrow gives every object of a column the keys of all of
+    them: a call's arguments would get those of other calls, as nulls. So a column of such objects has Arrow's
+    JSON type. `datasets` (4.7 or newer) gives the objects back as they were; others read text.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with lines.open(encoding="utf-8") as file:
+        kinds = column_kinds(map(json.loads, file))
+    types: dict[str, Any] = {kind: pa.type_for_alias(name) for kind, name in _SCALARS.items()}
+    types[_JSON] = pa.json_()
+    features = {
+        name: {"_type": "Json"} if kind == _JSON else {"_type": "Value", "dtype": _SCALARS[kind]}
+        for name, kind in kinds.items()
+    }
+    schema = pa.schema(
+        [(name, types[kind]) for name, kind in kinds.items()],
+        metadata={"huggingface": json.dumps({"info": {"features": features}})},
+    )
+    count = 0
+    with (
+        lines.open(encoding="utf-8") as file,
+        pq.ParquetWriter(target, schema, compression="zstd") as writer,
+    ):
+        rows = map(json.loads, file)
+        while batch := list(islice(rows, _BATCH)):
+            columns = []
+            for name, kind in kinds.items():
+                values = [row.get(name) for row in batch]
+                if kind == _JSON:
+                    values = [
+                        None if value is None else json.dumps(value, ensure_ascii=False) for value in values
+                    ]
+                columns.append(pa.array(values, types[kind]))
+            writer.write_batch(pa.record_batch(columns, schema=schema))
+            count += len(batch)
+    return count
+
+
+def column_kinds(rows: Iterable[dict[str, Any]]) -> dict[str, str]:
+    """Find each column's kind: a scalar's type, or `json`."""
+    kinds: dict[str, set[str]] = {}
+    for row in rows:
+        for name, value in row.items():
+            type_names = kinds.setdefault(name, set())
+            if value is not None:
+                is_large = isinstance(value, int) and not -(2**63) <= value < 2**63
+                kind = type(value).__name__
+                type_names.add(_JSON if is_large or kind not in _SCALARS else kind)
+    return {
+        name: next(iter(type_names or {"str"}))
+        if len(type_names) < 2
+        else "float"
+        if type_names == {"int", "float"}
+        else _JSON
+        for name, type_names in kinds.items()
+    }
+
+
+def _token_counter(tokenizer: str | None) -> tuple[Callable[[str], int], str]:
     """Return a function that counts a text's tokens, and its name; an estimate without a tokenizer.
 
     tokenizer: a `tokenizer.json` file or a directory that holds one. Raises UsageError.
@@ -173,13 +232,12 @@ def token_counter(tokenizer: str | None) -> tuple[Count, str]:
     return lambda text: len(loaded.encode(text, add_special_tokens=False).ids), str(path)
 
 
-def _card(form: Format, summary: Summary, options: dict[str, Any]) -> str:
+def _card(form: Format, summary: Summary, manifest: Row) -> str:
     """Return README.md in Markdown, which begins with what the Hugging Face hub reads."""
-    suffix = ".parquet" if options["parquet"] else ".jsonl"
+    suffix = ".parquet" if manifest["parquet"] else ".jsonl"
     stems = [name.removesuffix(".jsonl") for name in summary.files if not name.startswith("*")]
     configs = [f"- config_name: {stem}\n  data_files: {stem}{suffix}" for stem in stems]
     ranks = ", ".join(f"{name} {count}" for name, count in summary.tokens.items())
-    cuts = ", ".join(f"{count} at {int(most):,} tokens" for most, count in summary.cut.items())
     head = [*(["configs:", *configs] if configs else []), "tags: [passagent, tool-use, compilers]"]
     counts = []
     for column, title in _COUNTED.items():
@@ -200,13 +258,13 @@ passagent {__version__}. Each is a conversation in which a model wrote compiler 
 and had them judged by passagent's evaluator. Made with:
 
 ```
-{options["command"]}
+{manifest["command"]}
 ```
 
 Of {summary.replies} replies {summary.trained} are trained; for {summary.without_reasoning} of these no
 reasoning text is known. A chat template that writes an empty thought for such replies teaches not to think.
 
-Tokens ({summary.counted_by}): {ranks}. Examples that a context length would cut: {cuts}.
+Tokens ({summary.counted_by}): {ranks}.
 
 `provenance.jsonl` has a line for each row: its file and line, sha256, run, episode, model, evaluator version,
 device, the scores of its candidates. `passagent check` holds the data against it.
@@ -230,22 +288,16 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         ) from error
 
 
-def provenance(directory: Path) -> Iterator[dict[str, Any]]:
-    """Read where each row is and where it comes from. Raises UsageError."""
+def read_rows(directory: Path) -> Iterator[tuple[Row, str | None]]:
+    """Read each row's provenance and its text; None: it is not there. Raises UsageError."""
     path = directory / PROVENANCE
     try:
-        with open(path, encoding="utf-8") as lines:
-            for line in lines:
-                yield json.loads(line)
+        origins = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: cannot be read ({error})") from error
-
-
-def texts(directory: Path, rows: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], str | None]]:
-    """Read the text of each row of provenance; None: it is not there."""
     with ExitStack() as stack:
         files: dict[str, IO[str]] = {}
-        for row in rows:
+        for row in origins:
             name = row["file"]
             if name not in files:
                 path = directory / name

@@ -13,14 +13,14 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from passagent.data.pipeline import folding
 from passagent.data.pipeline.cutting import BACKWARD, cut_fusible, cut_ranges, with_gradients
-from passagent.data.pipeline.generalisation import DTYPES, generalise, instance
+from passagent.data.pipeline.generalisation import DTYPES, fixed, generalise, instance
 from passagent.data.pipeline.grouping import (
     Bucketed,
     Member,
@@ -139,11 +139,8 @@ class _Steps:
         path = self.work / f"{function.__name__}.jsonl"
         rows = RowFile(path, Done, "a result of passagent tasks build")
         keys = [key_of(function, payload) for _, payload in payloads]
-        todo = {
-            key: named
-            for key, named in zip(keys, payloads, strict=True)
-            if key not in rows.rows or rows.rows[key].reason == "memory"  # there may be some now
-        }
+        named = dict(zip(keys, payloads, strict=True))
+        todo = {key: named[key] for key in named if not rows.stands(key)}
 
         def work(key: str) -> Done:
             name, payload = todo[key]
@@ -159,18 +156,22 @@ class _Steps:
         self._count(step, len(done), len(done) - lost.total(), lost, sum(row.seconds for row in done))
         return done
 
+    def _unique(self, step: str, keyed: Sequence[tuple[Hashable, Any]]) -> list[Any]:
+        """Return the first value of each key."""
+        unique: dict[Hashable, Any] = {}
+        for key, value in keyed:
+            unique.setdefault(key, value)
+        self._count(step, len(keyed), len(unique), Counter({"equal": len(keyed) - len(unique)}))
+        return list(unique.values())
+
     def validate(self, payloads: Sequence[tuple[str, Data]]) -> dict[str, Data]:
         """Return the samples' graphs by their names, equal ones once."""
         done = self._run("validate", validate_sample, payloads)
-        unique: dict[str, tuple[str, Data]] = {}
         for result in done:
-            if result.value:
-                unique.setdefault(result.value["hash"]["instance"], (result.name, result.value))
-            else:
+            if not result.value:
                 self.report(f"{result.name}: {result.reason}: {result.message}")
-        count = sum(bool(result.value) for result in done)
-        self._count("unique graphs", count, len(unique), Counter({"equal": count - len(unique)}))
-        return dict(unique.values())
+        graphs = [(r.value["hash"]["instance"], (r.name, r.value)) for r in done if r.value]
+        return dict(self._unique("unique graphs", graphs))
 
     def cut(self, graphs: dict[str, Data]) -> list[Data]:
         """Return the subgraphs of all kinds, each once."""
@@ -224,24 +225,22 @@ class _Steps:
             shapes = 1 if structure in structures else self.options["shapes"]
             structures.add(structure)
             jobs.append((record["origin"], {**_material(record), "shapes": shapes, "dtypes": list(DTYPES)}))
-        unique: dict[tuple[str, str], Data] = {}
-        count = 0
-        for record, result in zip(records, self._run("shapes and dtypes", generalise, jobs), strict=True):
-            for sized in result.value["instances"] if result.value else ():
-                count += 1
-                subgraph = {**record, **sized, "template": result.value["template"]}
-                unique.setdefault((record["kind"], sized["hash"]["instance"]), subgraph)
-        self._count("instances", count, len(unique), Counter({"equal": count - len(unique)}))
-        return list(unique.values())
+        instances = [
+            (
+                (record["kind"], sized["hash"]["instance"]),
+                {**record, **sized, "template": result.value["template"]},
+            )
+            for record, result in zip(records, self._run("shapes and dtypes", generalise, jobs), strict=True)
+            for sized in (result.value["instances"] if result.value else ())
+        ]
+        return self._unique("instances", instances)
 
     def group(self, subgraphs: Sequence[Data]) -> tuple[list[Member], dict[str, list[Data]]]:
         """Return the tasks, and the subgraphs of each by its name."""
         in_buckets = []
         for uid, subgraph in enumerate(subgraphs):
-            sizes, inputs = subgraph["sizes"], subgraph["template"]["inputs"]
-            shapes = tuple(
-                tuple(dimension_bucket(sizes.get(size, size)) for size in meta["shape"]) for meta in inputs
-            )
+            inputs = fixed(subgraph["template"]["inputs"], subgraph["sizes"])
+            shapes = tuple(tuple(map(dimension_bucket, meta["shape"])) for meta in inputs)
             operators, dtypes = tuple(subgraph["operators"]), tuple(subgraph["input_dtypes"])
             in_buckets.append(Bucketed(uid, subgraph["kind"], operators, shapes, dtypes))
         members, subgraphs_of = [], {}

@@ -20,12 +20,11 @@ from torch import fx
 
 from passagent.errors import PassagentError
 from passagent.tasks.extract.graph_text import clean_graph, model_text
-from passagent.tasks.extract.inductor_schedule import scheduled_kernels
 from passagent.tasks.extract.model_capture import copied, quiet
-from passagent.tasks.extract.regions import Region
+from passagent.tasks.extract.regions import Region, scheduled_kernels
 from passagent.tasks.extract.sample import input_metas
 from passagent.tasks.extract.structural_hash import structural_hash
-from passagent.tasks.graphio import dump_nodes, load_graph
+from passagent.tasks.graphio import dump_graph, load_graph
 from passagent.tasks.inputs import make_inputs
 from passagent.tasks.meta import TensorMeta
 from passagent.tasks.reader import Subgraph
@@ -48,7 +47,7 @@ def graph_record(graph: fx.Graph, metas: Sequence[TensorMeta]) -> dict[str, Any]
     ]
     return {
         "operators": names,
-        "nodes": dump_nodes(graph),
+        "nodes": dump_graph(graph),
         "inputs": [asdict(meta) for meta in metas],
         "hash": structural_hash(graph, metas)._asdict(),
     }
@@ -230,29 +229,21 @@ def with_gradients(payload: dict[str, Any]) -> dict[str, Any]:
         raise Refused("no-gradient", "no input takes a gradient")
     graphs: list[tuple[str, fx.GraphModule, list[Any]]] = []
 
-    def compiler(kind: str) -> Any:
-        def compile_graph(compiled_graph: fx.GraphModule, _example: list[Any]) -> Any:
-            def run(*args: Any) -> Any:
-                graphs.append(
-                    (
-                        kind,
-                        compiled_graph,
-                        copied([a.detach() if isinstance(a, torch.Tensor) else a for a in args]),
-                    )
-                )
-                return compiled_graph(*args)
+    def compile_graph(kind: str, compiled_graph: fx.GraphModule, _example: list[Any]) -> Any:
+        def run(*args: Any) -> Any:
+            values = copied([a.detach() if isinstance(a, torch.Tensor) else a for a in args])
+            graphs.append((kind, compiled_graph, values))
+            return compiled_graph(*args)
 
-            return make_boxed_func(run)
-
-        return compile_graph
+        return make_boxed_func(run)
 
     try:
         with quiet():
             compiled = aot_module_simplified(
                 graph_module,
                 tuple(leaves),
-                fw_compiler=compiler(BACKWARD[0]),
-                bw_compiler=compiler(BACKWARD[1]),
+                fw_compiler=functools.partial(compile_graph, BACKWARD[0]),
+                bw_compiler=functools.partial(compile_graph, BACKWARD[1]),
             )
             outputs = [
                 value

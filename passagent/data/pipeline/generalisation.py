@@ -8,7 +8,6 @@ like this before it is kept.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -53,7 +52,7 @@ def generalise(payload: dict[str, Any]) -> dict[str, Any]:
     symbols = [
         key for key, size in recorded.items() if _runs(*instance(template, {**recorded, key: 2 * size}, None))
     ][: max(SIZES)]
-    template = _fixed(template, {key: value for key, value in recorded.items() if key not in symbols})
+    template = fixed(template, {key: value for key, value in recorded.items() if key not in symbols})
     recorded = {key: recorded[key] for key in symbols}
     kept_sizes = [recorded]
     for values in SIZES.get(len(symbols), ()):
@@ -77,11 +76,11 @@ def generalise(payload: dict[str, Any]) -> dict[str, Any]:
 
 def instance(template: dict[str, Any], sizes: Sizes, dtype: str | None) -> tuple[fx.Graph, list[TensorMeta]]:
     """Return the graph of a template at these sizes, and its inputs' metadata, in a dtype."""
-    fixed = _fixed(template, sizes)
-    metas = metas_of(fixed)
+    sized = fixed(template, sizes)
+    metas = metas_of(sized)
     if dtype not in (None, "float32"):
         metas = [replace(meta, dtype=dtype) if _follows(meta) else meta for meta in metas]
-    return load_graph(fixed["nodes"]).graph, [_resized(meta) for meta in metas]
+    return load_graph(sized["nodes"]).graph, [_resized(meta) for meta in metas]
 
 
 def _resized(meta: TensorMeta) -> TensorMeta:
@@ -116,13 +115,13 @@ def _template(record: dict[str, Any]) -> tuple[dict[str, Any], Sizes]:
         for meta, is_free in zip(metas, free, strict=True)
     )
     for meta, is_free in zip(metas, free, strict=True):
-        shape: list[int | str] = list(meta.shape)
+        shape: list[Any] = list(meta.shape)
         for dim, size in enumerate(meta.shape if is_free else ()):
             if size > 1:
-                shape[dim] = f"s{size}"
+                shape[dim] = {"symbol": f"s{size}"}
                 sizes[f"s{size}"] = size
             elif size == 1 and dim == 0 and len(shape) > 1:
-                shape[dim] = BATCH
+                shape[dim] = {"symbol": BATCH}
         inputs.append({**asdict(meta), "shape": shape, "stride": None})
     graph = load_graph(record["nodes"]).graph
     sized = {node.name for node in graph.nodes if node.op.startswith("call") and is_sized(node)}
@@ -135,7 +134,7 @@ def _template(record: dict[str, Any]) -> tuple[dict[str, Any], Sizes]:
         lifted = next(n for n in itertools.count(3) if f"s{n}" not in sizes)
         if _runs(*instance(template, {**sizes, BATCH: lifted}, None)):
             return template, {BATCH: 1, **sizes}
-        template = _fixed(template, {BATCH: 1})
+        template = fixed(template, {BATCH: 1})
     return template, sizes
 
 
@@ -151,29 +150,14 @@ def _symbolic(value: Any, sizes: Sizes, first: list[bool]) -> Any:
     return value
 
 
-def _fixed(template: dict[str, Any], sizes: Sizes) -> dict[str, Any]:
-    """Put these symbols' values into the template."""
-    inputs = [
-        {
-            **meta_data,
-            "shape": [
-                sizes.get(size, size) if isinstance(size, str) else size for size in meta_data["shape"]
-            ],
-        }
-        for meta_data in template["inputs"]
-    ]
-    nodes = _replaced(template["nodes"], lambda symbol: sizes.get(symbol, {"symbol": symbol}))
-    return {"nodes": nodes, "inputs": inputs}
-
-
-def _replaced(value: Any, by: Callable[[str], Any]) -> Any:
-    """Replace the symbols in plain data."""
+def fixed(value: Any, sizes: Sizes) -> Any:
+    """Put these symbols' values into a template, or a part of one."""
     if isinstance(value, list):
-        return [_replaced(item, by) for item in value]
+        return [fixed(item, sizes) for item in value]
     if isinstance(value, dict):
         if "symbol" in value:
-            return by(value["symbol"])
-        return {key: _replaced(item, by) for key, item in value.items()}
+            return sizes.get(value["symbol"], value)
+        return {key: fixed(item, sizes) for key, item in value.items()}
     return value
 
 

@@ -21,9 +21,7 @@ def read_record(out: Path) -> dict[str, Any]:
     """Read the record of a finished data set. Raises UsageError."""
     path = out / RECORD
     if not path.is_file():
-        is_begun = (out / "work").is_dir()
-        what = "is not finished; the same `tasks build` goes on" if is_begun else "is no data set"
-        raise UsageError(f"{out}: {what}")
+        raise UsageError(f"{out}: is no data set, or not finished; the same `tasks build` goes on")
     record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return record
 

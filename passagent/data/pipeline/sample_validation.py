@@ -24,8 +24,7 @@ from passagent.tasks.extract.structural_hash import structural_hash
 from passagent.tasks.inputs import make_inputs
 from passagent.tasks.meta import TensorMeta, meta_source
 from passagent.tasks.module import load_module
-from passagent.tasks.reader import Subgraph, find_forward, parameters, read_subgraph
-from passagent.tasks.room import check_room
+from passagent.tasks.reader import Subgraph, check_room, find_forward, parameters, read_subgraph
 from passagent.tasks.suites.forked_jobs import Refused
 from passagent.tasks.suites.loading_problems import called_twice
 

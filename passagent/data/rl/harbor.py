@@ -115,31 +115,35 @@ def copy_task(task: Task, place: Path) -> Task:
 
 def _task_toml(task: Task, name: str, shared: Export) -> str:
     """Write task.toml's text; a JSON string or number is one of TOML's, too."""
-    is_gpu = shared.device == "cuda"
-    sections: dict[str, dict[str, object]] = {
-        "": {"schema_version": "1.4", "artifacts": [f"{APP}/pass_dir"]},
-        "task": {
-            "name": f"passagent/{name}",
-            "description": f"Write compiler passes for {', '.join(task.operators[:8])}",
-            "keywords": ["pytorch", "compiler", "kernels", shared.device],
-        },
-        "metadata": {"passagent": __version__, "task_key": task.key, "device": shared.device},
-        "agent": {"timeout_sec": 3600.0},
-        "verifier": {"timeout_sec": 1800.0, "environment_mode": "separate"},
-        "environment": {
-            "build_timeout_sec": 3600.0,
-            "cpus": 4,
-            "memory_mb": 16384,
-            "storage_mb": 20480,
-            "workdir": APP,
-            **({"gpus": 1} if is_gpu else {}),
-        },
-    }
-    lines = []
-    for section, values in sections.items():
-        lines += [f"\n[{section}]"] if section else []
-        lines += [f"{key} = {json.dumps(value)}" for key, value in values.items()]
-    return "\n".join(lines) + "\n"
+    description = json.dumps(f"Write compiler passes for {', '.join(task.operators[:8])}")
+    return f"""schema_version = "1.4"
+artifacts = ["{APP}/pass_dir"]
+
+[task]
+name = "passagent/{name}"
+description = {description}
+keywords = ["pytorch", "compiler", "kernels", "{shared.device}"]
+
+[metadata]
+passagent = "{__version__}"
+task_key = "{task.key}"
+device = "{shared.device}"
+
+[agent]
+timeout_sec = 3600.0
+
+[verifier]
+timeout_sec = 1800.0
+environment_mode = "separate"
+
+[environment]
+build_timeout_sec = 3600.0
+cpus = 4
+memory_mb = 16384
+storage_mb = 20480
+workdir = "{APP}"
+{"gpus = 1" if shared.device == "cuda" else ""}
+"""
 
 
 def _dockerfile(shared: Export) -> str:

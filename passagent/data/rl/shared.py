@@ -68,10 +68,8 @@ class SharedEvaluator:
                 evaluation = await self._pool.evaluate(task.path, candidate)
             else:
                 self._store = store = self._store or Store.open(self._runs_dir)
-                key = self._environment
-                evaluation = (
-                    await known.evaluate(self._pool.evaluate, store, known.Case(task, candidate, key))
-                ).evaluation
+                case = known.Case(task, candidate, self._environment)
+                evaluation = (await known.evaluate(self._pool.evaluate, store, case)).evaluation
         except SubjectLost:
             raise
         except InfrastructureError as error:

@@ -10,14 +10,14 @@ import black
 import torch
 from torch import fx
 
-from passagent.deploy.loading import never_called, planned_passes
+from passagent.deploy.loading import never_called
 from passagent.errors import UsageError
 from passagent.evaluator.candidate import TESTS
-from passagent.evaluator.matching.rewrite import apply_passes
 from passagent.evaluator.result import EXACT_T
 from passagent.evaluator.score import tolerance
 from passagent.plan.messages import Subgraph
 from passagent.plan.model import Recording
+from passagent.plan.recorded_pattern import Bindings, planned_passes, replace_calls
 from passagent.tasks.graphio import load_graph
 from passagent.tasks.inputs import make_inputs
 from passagent.tasks.reader import Task
@@ -47,23 +47,19 @@ def read_cases(recording: Recording, subgraphs: Sequence[Subgraph], task: Task, 
         except (RuntimeError, NotImplementedError) as error:
             why = str(error).splitlines()[0][:200]
             raise UsageError(f"{subgraph.name}: eager does not run on {device} here: {why}") from error
-        for planned in passes:
-            parameters = [str(node.target) for node in planned.pattern_graph.find_nodes(op="placeholder")]
+        calls = recording.calls_of(subgraph.name)
 
-            def keep(
-                bindings: dict[str, Any],
-                name: str = planned.name,
-                order: list[str] = parameters,
-                case: str = subgraph.name,
-            ) -> Any:
-                text = _written({parameter: bindings[parameter] for parameter in order})
-                if text not in cases[name].values():
-                    while case in cases[name]:
-                        case += " again"
-                    cases[name][case] = text
-                return never_called, tuple(bindings.values())
+        def keep(position: int, bindings: Bindings, calls: Any = calls, case: str = subgraph.name) -> Any:
+            planned = passes[calls[position].number]
+            parameters = (str(node.target) for node in planned.pattern_graph.find_nodes(op="placeholder"))
+            text, kept = _written({name: bindings[name] for name in parameters}), cases[planned.name]
+            if text not in kept.values():
+                while case in kept:
+                    case += " again"
+                kept[case] = text
+            return never_called, tuple(bindings.values())
 
-            apply_passes(graph_module, [planned], replacement=keep)
+        replace_calls(graph_module.graph, passes, calls, keep)
     return cases
 
 

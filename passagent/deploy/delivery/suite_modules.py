@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from passagent.deploy.delivery.linker import link
-from passagent.deploy.loading import planned_passes
 from passagent.errors import UsageError
-from passagent.evaluator.matching.rewrite import apply_passes
 from passagent.plan.convert import bound_argument
 from passagent.plan.messages import Subgraph
-from passagent.plan.model import Call, Recording
+from passagent.plan.model import Recording
 from passagent.plan.record import subgraphs_of
+from passagent.plan.recorded_pattern import Bindings, planned_passes, replace_calls
 from passagent.tasks.extract.graph_text import model_text
 from passagent.tasks.graphio import load_graph
 from passagent.tasks.reader import Task
@@ -73,26 +72,26 @@ def _call_text(number: int, subgraph: Subgraph, recording: Recording, files: dic
 
     In it a pass's function stands for each match. Raises UsageError where no pass matches.
     """
-    calls = next((part.calls for part in recording.subgraphs if part.name == subgraph.name), ())
+    calls = recording.calls_of(subgraph.name)
     if not calls:
         raise UsageError(f"no pass matches {subgraph.name}: there is nothing to write")
-    remaining, imports = iter(calls), dict[str, None]()
+    imports = dict[str, None]()
 
-    def replacement(bindings: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
-        call: Call = next(remaining)
+    def replacement(position: int, bindings: Bindings) -> tuple[Any, tuple[Any, ...]]:
+        call = calls[position]
         file = recording.passes[call.number].file
         name = _function(files[file], file)
         imports[f"from {Path(file).stem} import {name}"] = None
         return _named(name), tuple(bound_argument(part, bindings) for part in call.arguments)
 
-    graph_module = load_graph(subgraph.nodes)
-    apply_passes(graph_module, planned_passes(recording), replacement=replacement)
-    for position, node in enumerate(graph_module.graph.nodes):
+    graph = load_graph(subgraph.nodes).graph
+    replace_calls(graph, planned_passes(recording), calls, replacement)
+    for position, node in enumerate(graph.nodes):
         if getattr(node.target, "__name__", "") == "_getitem":
             node.target = _named("first_of")
         if getattr(node.target, "__module__", "") == _HERE:
             node._rename(f"out_{position}")  # a variable of a function's name would hide it
-    text = model_text(graph_module.graph).replace(f"{_HERE}_", "")
+    text = model_text(graph).replace(f"{_HERE}_", "")
     outer = [line for line in text.splitlines() if line.startswith(("import", "from")) and _HERE not in line]
     forward = ast.parse(text[text.index("class GraphModule") :]).body[0].body[0]  # type: ignore[attr-defined]
     forward.name, forward.args.args = f"call_{number}", forward.args.args[1:]

@@ -12,8 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from passagent.errors import PassagentError
-from passagent.tasks.examples import locate
-from passagent.tasks.reader import FILES, GRAPH_LIST, subgraph_places
+from passagent.tasks.reader import FILES, GRAPH_LIST, locate, subgraph_places
 
 LEAST_FREE = 64 << 20
 """Bytes that the disk must have free."""

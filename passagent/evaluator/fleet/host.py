@@ -8,7 +8,6 @@ referees end.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import tempfile
 import time
@@ -22,11 +21,11 @@ from typing import Any
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import MachineFault, PassagentError
-from passagent.evaluator.fleet.contents import Contents, decode, encode, key_of
-from passagent.evaluator.fleet.machine_facts import OfferedDevice, read_devices
+from passagent.evaluator.fleet.contents import Contents, decode
+from passagent.evaluator.fleet.offers import Offer
 from passagent.evaluator.hardware import health
-from passagent.evaluator.service.device_owner import DeviceOwner, Lost
-from passagent.evaluator.service.referee_process import KINDS, RefereeProcess
+from passagent.evaluator.service.device_owner import DeviceOwner, Lost, error_kind
+from passagent.evaluator.service.referee_process import RefereeProcess
 from passagent.sandbox.environment import core_shares
 
 log = logging.getLogger("passagent.evaluator.fleet")
@@ -37,8 +36,6 @@ WAIT_S = 10.0
 """A call for a job's result waits for it so long at most, s."""
 KEPT_S = 120.0
 """A result is kept so long for being asked for again, s."""
-LARGE = 1 << 20
-"""Bytes of a result; in a larger one a plan's files stand by their hashes, to be fetched."""
 SWEEP_S = 2.0
 
 MakeOwner = Callable[..., DeviceOwner]
@@ -63,9 +60,9 @@ class Host:
     """The devices of this machine, for any number of sessions: a session is one pool of one program."""
 
     def __init__(self, facts: dict[str, Any], make_owner: MakeOwner = RefereeProcess) -> None:
-        """`facts`: of machine_facts.find_machine."""
+        """`facts`: of offers.find_machine."""
         self.facts, self.incarnation = facts, uuid.uuid4().hex
-        self.devices: dict[str, OfferedDevice] = {d.name: d for d in read_devices(facts["devices"])}
+        self.devices = {record["name"]: Offer(**record) for record in facts["devices"]}
         self._cores = dict(zip(self.devices, core_shares(len(self.devices)), strict=True))
         self.is_draining = False
         self._make_owner = make_owner
@@ -83,7 +80,6 @@ class Host:
         calls = {
             "hello": self._hello,
             "put": self._put,
-            "get": self._get,
             "job": self._job,
             "next": self._next,
             "check": self._check,
@@ -111,9 +107,6 @@ class Host:
             await asyncio.to_thread(self._contents.add, key, decode(content))
         return {}
 
-    async def _get(self, session: str, body: dict[str, Any]) -> dict[str, Any]:
-        return {"content": encode(self._contents.get(body["key"]))}
-
     async def _job(self, session: str, body: dict[str, Any]) -> dict[str, Any]:
         """The outcome of a job, or `running`; one that is not known yet is begun."""
         ticket = str(body["ticket"])
@@ -124,8 +117,6 @@ class Host:
             if missing := self._contents.missing(body["request"]):
                 return {"ticket": ticket, "state": "missing", "missing": missing}
             device = self.devices[body["device"]]
-            if body["uuid"] not in ("", device.uuid):
-                raise PassagentError(f"{device.name} is another device now")
             await self._end(lambda *at: at == (session, device.name), jobs_only=True)  # nobody waits for it
             job = self._jobs[ticket] = Job(
                 session, device.name, asyncio.create_task(self._work(device, body))
@@ -147,7 +138,7 @@ class Host:
             await owner.foresee(await asyncio.to_thread(self._contents.unpack, body["request"]))
         return {}
 
-    async def _work(self, device: OfferedDevice, body: dict[str, Any]) -> dict[str, Any]:
+    async def _work(self, device: Offer, body: dict[str, Any]) -> dict[str, Any]:
         """The outcome of a referee's request as plain data."""
         session = str(body.get("session", ""))
         try:
@@ -159,7 +150,7 @@ class Host:
                 owner = self._make_owner(device.device, config, self._cores[device.name], notify=notify)
                 self._owners[session, device.name] = owner
             try:
-                return self._fit(await owner.ask(request))
+                return {"result": await owner.ask(request)}
             except BaseException as error:
                 if isinstance(error, Lost | MachineFault | asyncio.CancelledError):
                     await owner.stop()
@@ -167,20 +158,9 @@ class Host:
         except Lost as lost:
             return {"error": "lost", "message": str(lost), "starting": lost.starting}
         except PassagentError as error:
-            kind = next((name for name, kind in KINDS.items() if type(error) is kind), "failed")
-            return {"error": kind, "message": str(error)}
+            return {"error": error_kind(error), "message": str(error)}
         except OSError as error:
             return {"error": "lost", "message": f"{error.strerror or error}: {self._room.name}"}
-
-    def _fit(self, result: Any) -> dict[str, Any]:
-        """The result; the plan's files in a large one by their hashes. Raises OSError."""
-        if len(json.dumps(result)) > LARGE and isinstance(result, dict) and result.get("plan_files"):
-            files = {name: text.encode() for name, text in result["plan_files"].items()}
-            for content in files.values():
-                self._contents.add(key_of(content), content)
-            result = result | {"plan_files": {name: key_of(content) for name, content in files.items()}}
-            return {"result": result, "by_hash": True}
-        return {"result": result}
 
     def _note(self, session: str, device: str, text: str) -> None:
         """Something for people who wait for this session's job on a device."""

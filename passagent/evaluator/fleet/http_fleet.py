@@ -15,9 +15,8 @@ import httpx2
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import UsageError
-from passagent.evaluator.fleet.machine_fleet import MachineFleet
-from passagent.evaluator.fleet.remote_owner import Silent, Unreachable
-from passagent.evaluator.fleet.survey import Surveyed, survey_answers
+from passagent.evaluator.fleet.offers import Survey, make_survey
+from passagent.evaluator.fleet.remote_owner import MachineFleet, Silent, Unreachable
 
 ANSWER_S = 10.0
 """For a whole answer, beyond what the call itself may take, s."""
@@ -87,9 +86,12 @@ class HttpLink:
         except httpx2.HTTPError as error:
             raise Silent(str(error) or type(error).__name__) from error
 
+    def refuse(self) -> None:
+        """Do nothing: it has other devices, and other programs."""
+
 
 @functools.cache
-def survey(config: EvaluatorConfig) -> Surveyed:
+def survey(config: EvaluatorConfig) -> Survey:
     """The reference device and what is there, asked of all workers once in a process.
 
     Raises UsageError: no worker, a wrong token, unlike versions, another kind of device.
@@ -108,10 +110,10 @@ def survey(config: EvaluatorConfig) -> Surveyed:
     places = addresses(config)
     with ThreadPoolExecutor(16) as threads:
         answers = list(threads.map(hello, places))
-    heard = [(place, answer) for place, answer in zip(places, answers, strict=True) if answer is not None]
+    heard = {place: answer for place, answer in zip(places, answers, strict=True) if answer is not None}
     if not heard:
         raise UsageError(f"--pool {config.pool}: {'; '.join(silent)}; start passagent worker there")
-    return survey_answers(config, heard, silent)
+    return make_survey(config, heard, silent)
 
 
 def _how(token: str) -> dict[str, Any]:
@@ -126,12 +128,12 @@ class HttpFleet(MachineFleet):
 
     def __init__(self, config: EvaluatorConfig, notify: Callable[[str], None]) -> None:
         """Raises UsageError as `survey`."""
-        surveyed = survey(config)
+        offered = survey(config)
         self._client = httpx2.AsyncClient(
             timeout=None, limits=httpx2.Limits(max_connections=None), **_how(token_in())
         )
         links = [HttpLink(place, self._client) for place in addresses(config)]
-        super().__init__(config, notify, links, surveyed)
+        super().__init__(config, notify, links, offered)
 
     async def close(self) -> None:
         """Close the clients, as Fleet.close says."""

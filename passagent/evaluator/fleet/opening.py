@@ -8,10 +8,9 @@ from collections.abc import Callable
 from pydantic import BaseModel
 
 from passagent.config import EvaluatorConfig
-from passagent.evaluator.fleet.survey import Reference
+from passagent.evaluator.fleet.offers import Offer
 from passagent.evaluator.hardware.devices import find_devices
 from passagent.evaluator.hardware.machine import Machine, measure_machine, read_machine
-from passagent.evaluator.runner.starting import StartedReferee
 from passagent.evaluator.service import known
 from passagent.evaluator.service.device_owner import Fleet
 from passagent.evaluator.service.pool import EvaluatorPool
@@ -22,12 +21,10 @@ log = logging.getLogger("passagent.evaluator.fleet")
 LOCAL, RAY = "local", "ray"
 
 
-def open_pool(
-    config: EvaluatorConfig, tell: Callable[[str], None] = log.warning, ahead: StartedReferee | None = None
-) -> EvaluatorPool:
+def open_pool(config: EvaluatorConfig, tell: Callable[[str], None] = log.warning) -> EvaluatorPool:
     """The pool that `config.pool` names; see EvaluatorPool. Raises UsageError, InfrastructureError."""
     if config.pool == LOCAL:
-        return EvaluatorPool(config, tell=tell, ahead=ahead)
+        return EvaluatorPool(config, tell=tell)
     return EvaluatorPool(config, tell=tell, fleet=_fleet(config, tell))
 
 
@@ -53,7 +50,7 @@ def check_devices(config: EvaluatorConfig) -> None:
         _reference(config)
 
 
-def _reference(config: EvaluatorConfig) -> Reference:
+def _reference(config: EvaluatorConfig) -> Offer:
     """The device of other machines that the run's evaluations are made on. Raises UsageError."""
     if _is_ray(config):
         from passagent.evaluator.fleet.ray_fleet import survey

@@ -8,22 +8,19 @@ never in the actor itself.
 from __future__ import annotations
 
 import asyncio
-import logging
+import functools
 import os
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError, UsageError
 from passagent.evaluator.fleet.host import Host
-from passagent.evaluator.fleet.machine_facts import find_machine
-from passagent.evaluator.fleet.machine_fleet import MachineFleet
-from passagent.evaluator.fleet.remote_owner import Silent, Unreachable
-from passagent.evaluator.fleet.survey import Surveyed, kind_wanted, survey_answers
+from passagent.evaluator.fleet.offers import Survey, find_machine, kind_wanted, make_survey
+from passagent.evaluator.fleet.remote_owner import MachineFleet, Silent, Unreachable
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 _token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")).expanduser()
@@ -38,17 +35,12 @@ try:
 except ModuleNotFoundError as missing:
     raise UsageError(f"--pool ray needs {missing.name}: pip install 'passagent[ray]'") from missing
 
-log = logging.getLogger("passagent.evaluator.fleet")
-
 ANSWER_S = 10.0
 """For an answer, beyond what the call itself may take, s."""
 PLACE_S = 240.0
 """Ray has so long to find a place for the first device, s."""
 GATHER_S = 20.0
 """When the first has one, the others have so long, s; who is later joins the run when it comes."""
-
-MakeHost = Callable[[str], Host]
-"""Makes the host of an actor from a device, `cpu` or `cuda:0`."""
 
 
 def make_host(device: str) -> Host:
@@ -57,33 +49,26 @@ def make_host(device: str) -> Host:
 
 
 class DeviceActor:
-    """A Host with one device."""
+    """A Host with one device, `cpu` or `cuda:0`."""
 
-    def __init__(self, make: MakeHost, device: str) -> None:
+    def __init__(self, make: Callable[[str], Host], device: str) -> None:
         os.environ.pop("OMP_NUM_THREADS", None)  # Ray's, of an actor without CPUs: 1
         self._host = make(device)
 
     async def call(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Answer a call, as Host.answer does. Devices have no uuid here: Ray may restart the actor
-        elsewhere."""
-        answer = await self._host.answer(name, body)
-        if name == "hello":
-            answer["devices"] = [device | {"uuid": ""} for device in answer["devices"]]
-        return answer
+        """Answer a call, as Host.answer does."""
+        return await self._host.answer(name, body)
 
 
 class RayLink:
     """An actor; see remote_owner.Link."""
 
-    def __init__(self, number: int, kind: str, node: str | None, words: str = "") -> None:
-        """`node`: the one that the actor must be on; None: any with a free GPU.
-
-        `words`: of the reference device, see OfferedDevice; empty: it is not known yet.
-        """
+    def __init__(self, number: int, kind: str, node: str | None) -> None:
+        """`node`: the one that the actor must be on; None: any with a free GPU."""
         self.name, self.node, self._kind = f"ray:{number}", node, kind
         self.incarnation: str | None = None
-        self.words = words
-        self.has_answered = self.is_refused = False
+        self.is_wanted = False
+        """It has answered, so that it is started again if it dies, and its device is used."""
         self.actor: Any = None
         self.start()
 
@@ -101,15 +86,10 @@ class RayLink:
             ray.kill(self.actor)
         self.actor = self.incarnation = None
 
-    def check(self, hello: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer. Raises Unreachable if the actor is on a device unlike the reference."""
-        self.has_answered, words = True, hello["devices"][0]["words"]
-        if self.words not in ("", words):
-            log.warning("%s is not used: its device is unlike the others: %s", self.name, words)
-            self.is_refused = True
-            self.leave()
-            raise Unreachable("its device is unlike the others")
-        return hello
+    def refuse(self) -> None:
+        """Give the device back for good."""
+        self.is_wanted = False
+        self.leave()
 
     async def call(self, name: str, body: dict[str, Any], wait_s: float = 0.0) -> dict[str, Any]:
         """Call the actor, as Link.call says."""
@@ -128,7 +108,8 @@ class RayLink:
         except RayError as error:
             self.leave()
             raise Unreachable(f"its actor died: {_last_line(error)}") from error
-        return self.check(answer) if name == "hello" else answer
+        self.is_wanted = True
+        return answer
 
 
 class Cluster:
@@ -136,23 +117,19 @@ class Cluster:
 
     def __init__(self, config: EvaluatorConfig) -> None:
         """Raises InfrastructureError: no cluster, no device, or no place for one in PLACE_S."""
-        self.pool, self.kind, self.users = config.pool, kind_wanted(config), 0
+        self.kind, self.users = kind_wanted(config), 0
         self.links: list[RayLink] = []
-        self._words = ""
         self._has_joined = not ray.is_initialized()
         if self._has_joined:
             _join(config.pool.partition("://")[2])
         try:
             self.start_actors()
+            if not self.links:
+                raise InfrastructureError(f"--pool {config.pool}: the cluster has no GPU")
             answers, notes = self._hear()
-            self.surveyed = survey_answers(config, answers, notes)
-            self._words = self.surveyed.reference.words
-            for link in self.links:
-                link.words = self._words
-            by_name = {link.name: link for link in self.links}
-            for name, answer in answers:
-                with suppress(Unreachable):
-                    by_name[name].check(answer)
+            if not answers:
+                raise InfrastructureError(f"--pool {config.pool}: {'; '.join(notes)}")
+            self.survey = make_survey(config, answers, notes)
         except BaseException:
             self.close()
             raise
@@ -164,67 +141,54 @@ class Cluster:
         """
         nodes = _live_nodes()
         for link in self.links:
-            is_fit = link.has_answered and not link.is_refused
-            if link.actor is None and is_fit and (link.node is None or link.node in nodes):
+            if link.actor is None and link.is_wanted and (link.node is None or link.node in nodes):
                 link.start()
         if self.kind == "cuda":
-            places: list[str | None] = [None] * (_count_gpus() - len(self.links))
+            gpus = int(ray.cluster_resources().get("GPU", 0))  # of the whole cluster, whoever has them now
+            places: list[str | None] = [None] * (gpus - len(self.links))
         else:
             places = [node for node in nodes if node not in {link.node for link in self.links}]
         for node in places:
-            self.links.append(RayLink(len(self.links), self.kind, node, self._words))
+            self.links.append(RayLink(len(self.links), self.kind, node))
 
-    def _hear(self) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
+    def _hear(self) -> tuple[dict[str, dict[str, Any]], list[str]]:
         """Wait for the actors; return each one's answer, and a line for each that has none yet."""
-        if not self.links:
-            raise InfrastructureError(f"--pool {self.pool}: the cluster has no GPU")
         waiting = {link.actor.call.remote("hello", {}): link for link in self.links}
-        answers: list[tuple[str, dict[str, Any]]] = []
-        failures: list[str] = []
+        answers: dict[str, dict[str, Any]] = {}
+        notes: list[str] = []
         until = time.monotonic() + PLACE_S
         while waiting and time.monotonic() < until:
             done, _ = ray.wait([*waiting], timeout=max(0.0, until - time.monotonic()))
             for reference in done:
                 link = waiting.pop(reference)
                 try:
-                    answers.append((link.name, link.check(ray.get(reference))))
+                    answers[link.name], link.is_wanted = dict(ray.get(reference)), True
                 except RayError as error:
                     link.leave()
-                    failures.append(f"{link.name}: no actor: {_last_line(error)}")
-                if len(answers) == 1:
-                    until = min(until, time.monotonic() + GATHER_S)
-        if waiting:
-            what = "a GPU" if self.kind == "cuda" else "a node"
-            free = float(ray.available_resources().get("GPU", 0))
-            count = f"; {free:g} of {_count_gpus()} GPUs are free" if self.kind == "cuda" else ""
-            names = ", ".join(sorted(link.name for link in waiting.values()))
-            failures.append(f"waiting: {names}: Ray has no place for {what} yet{count}")
-        if not answers:
-            raise InfrastructureError(f"--pool {self.pool}: {'; '.join(failures)}")
-        return answers, failures
+                    notes.append(f"{link.name}: no actor: {_last_line(error)}")
+            if answers:
+                until = min(until, time.monotonic() + GATHER_S)
+        what = "a GPU" if self.kind == "cuda" else "a node"
+        notes += [f"waiting: {link.name}: Ray has no place for {what} yet" for link in waiting.values()]
+        return answers, notes
 
     def close(self) -> None:
         """Give all devices back, and leave a cluster that was joined for this."""
+        _cluster.cache_clear()
         for link in self.links:
             link.leave()
         if self._has_joined:
             ray.shutdown()
 
 
-_clusters: dict[str, Cluster] = {}
-"""The clusters of this process, by pool and kind of device."""
+@functools.cache
+def _cluster(pool: str, kind: str) -> Cluster:
+    return Cluster(EvaluatorConfig(pool=pool, device=kind))
 
 
-def _cluster(config: EvaluatorConfig) -> Cluster:
-    key = f"{config.pool} {kind_wanted(config)}"
-    if key not in _clusters:
-        _clusters[key] = Cluster(config)
-    return _clusters[key]
-
-
-def survey(config: EvaluatorConfig) -> Surveyed:
+def survey(config: EvaluatorConfig) -> Survey:
     """The reference device and what is there. Raises UsageError, InfrastructureError."""
-    return _cluster(config).surveyed
+    return _cluster(config.pool, kind_wanted(config)).survey
 
 
 class RayFleet(MachineFleet):
@@ -232,9 +196,9 @@ class RayFleet(MachineFleet):
 
     def __init__(self, config: EvaluatorConfig, notify: Callable[[str], None]) -> None:
         """Raises UsageError, InfrastructureError as `survey`."""
-        self.cluster = _cluster(config)
+        self.cluster = _cluster(config.pool, kind_wanted(config))
         self.cluster.users += 1
-        super().__init__(config, notify, self.cluster.links, self.cluster.surveyed)
+        super().__init__(config, notify, self.cluster.links, self.cluster.survey)
 
     async def find_links(self) -> None:
         """Start actors on nodes and GPUs that are new."""
@@ -244,8 +208,6 @@ class RayFleet(MachineFleet):
         """Close the pool; with the last one of this process the devices are given back."""
         self.cluster.users -= 1
         if not self.cluster.users:
-            for key in [key for key, cluster in _clusters.items() if cluster is self.cluster]:
-                del _clusters[key]
             await asyncio.to_thread(self.cluster.close)
 
 
@@ -255,18 +217,12 @@ def _join(address: str) -> None:
     try:
         ray.init(address=address or "local", log_to_driver=False, configure_logging=False, **options)
     except (RayError, ConnectionError, RuntimeError, ValueError) as error:
-        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise InfrastructureError(f"--pool ray://{address}: {line[:300]}") from error
+        raise InfrastructureError(f"--pool ray://{address}: {_last_line(error)}") from error
 
 
 def _live_nodes() -> list[str]:
     """The ids of the cluster's nodes."""
     return sorted(node["NodeID"] for node in ray.nodes() if node["Alive"])
-
-
-def _count_gpus() -> int:
-    """Count the GPUs of the whole cluster, whoever has them now."""
-    return int(ray.cluster_resources().get("GPU", 0))
 
 
 def _last_line(error: Exception) -> str:

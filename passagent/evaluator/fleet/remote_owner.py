@@ -1,4 +1,4 @@
-"""A device of another machine, as the pool asks it. What carries the calls is a Link (HTTP, Ray).
+"""The devices of other machines, as the pool asks them. What carries the calls is a Link (HTTP, Ray).
 
 A job has a ticket: a call without a whole answer is made again and finds the job, not a second one. An answer
 of another ticket, or of a machine that was restarted since, is no answer to it.
@@ -10,19 +10,16 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import MachineFault, PassagentError
 from passagent.evaluator.fleet import contents
-from passagent.evaluator.fleet.machine_facts import unlike
-from passagent.evaluator.hardware.devices import Device
+from passagent.evaluator.fleet.offers import Offer, Survey, kind_wanted, mixed, read_offers, unlike
 from passagent.evaluator.hardware.health import CHECK_TIMEOUT_S
-from passagent.evaluator.service.device_owner import Lost
-from passagent.evaluator.service.referee_process import KINDS
+from passagent.evaluator.service.device_owner import KINDS, DeviceOwner, Lost
 
 log = logging.getLogger("passagent.evaluator.fleet")
 
@@ -31,7 +28,9 @@ PATIENCE_S = 30.0
 AGAIN_S = 0.5
 WAIT_S = 5.0
 """The machine is asked to wait so long for a result before it says that there is none yet, s."""
-TOLD_AFTER_S = 2.0
+BEAT_S = 5.0
+"""Between two signs of life, s; a machine ends the referees of who has been silent for host.SILENT_S."""
+NOTE_AFTER_S = 2.0
 """A wait for others who use the device is reported after this time, s."""
 
 
@@ -54,14 +53,9 @@ class Link(Protocol):
         """The answer to a call, which may take `wait_s` more than others. Raises Silent, Unreachable."""
         ...
 
-
-@dataclass(frozen=True)
-class Asker:
-    """The pool that asks, with its settings."""
-
-    config: EvaluatorConfig
-    tell: Callable[[str], None]
-    session: str
+    def refuse(self) -> None:
+        """Give back the machine, whose device is not used."""
+        ...
 
 
 class RemoteOwner:
@@ -69,18 +63,17 @@ class RemoteOwner:
 
     pid = None
 
-    def __init__(self, device: Device, name_there: str, link: Link, asker: Asker) -> None:
-        self.device, self.link = device, link
-        self._name, self._asker = name_there, asker
+    def __init__(self, offer: Offer, link: Link, fleet: MachineFleet) -> None:
+        self.device, self.link = offer.device, link
+        self._offer, self._fleet = offer, fleet
 
     async def ask(self, request: dict[str, Any]) -> Any:
         """Ask the device. A failure of the machine itself is Lost, too: another one may do it."""
         packed, blobs = await asyncio.to_thread(contents.pack, request)
         job = {
             "ticket": uuid.uuid4().hex,
-            "device": self._name,
-            "uuid": self.device.uuid,
-            "config": self._asker.config.model_dump(mode="json", exclude={"pool"}),
+            "device": self._offer.name,
+            "config": self._fleet.config.model_dump(mode="json", exclude={"pool"}),
             "request": packed,
         }
         incarnation = await self._greet(PATIENCE_S)
@@ -88,9 +81,6 @@ class RemoteOwner:
         if "error" in outcome:
             self._raise(outcome)
         result = outcome["result"]
-        if outcome.get("by_hash"):
-            files = result["plan_files"]
-            result["plan_files"] = {name: await self._fetch(incarnation, key) for name, key in files.items()}
         if isinstance(result, dict) and "environment" in result:
             result["environment"]["worker"] = self.device.name
         return result
@@ -101,7 +91,7 @@ class RemoteOwner:
         incarnation = self.link.incarnation
         if incarnation is None:
             return
-        body = {"device": self._name, "request": packed}
+        body = {"device": self._offer.name, "request": packed}
         with suppress(Lost):  # who asks it next will see
             answer = await self._answer(incarnation, "next", body, patience_s=0.0)
             if answer.get("missing"):
@@ -110,11 +100,15 @@ class RemoteOwner:
                 await self._answer(incarnation, "next", body, patience_s=0.0)
 
     async def _greet(self, patience_s: float) -> str:
-        """The incarnation that is there, whose versions are ours. Raises Lost."""
+        """The incarnation that is there, with our versions and the device that was offered. Raises Lost."""
         if self.link.incarnation is None:
             answer = await self._answer(None, "hello", {}, patience_s=patience_s)
             if problem := unlike(answer["versions"]):
                 raise Lost(problem, machine=True)
+            if (self._offer.name, self._offer.words) not in [
+                (offer["name"], offer["words"]) for offer in answer["devices"]
+            ]:
+                raise Lost("it has another device now", machine=True)
             self.link.incarnation = str(answer["incarnation"])
         return self.link.incarnation
 
@@ -137,12 +131,9 @@ class RemoteOwner:
                 await self._answer(incarnation, "put", {"contents": missing})
             elif state == "draining":
                 raise Lost("it is being drained: it takes no new work", machine=True)
-            elif note and not is_told and time.monotonic() - begun > TOLD_AFTER_S:
+            elif note and not is_told and time.monotonic() - begun > NOTE_AFTER_S:
                 is_told = True
-                self._asker.tell(f"waiting: {self.device.name}: {note}")
-
-    async def _fetch(self, incarnation: str, key: str) -> str:
-        return contents.decode((await self._answer(incarnation, "get", {"key": key}))["content"]).decode()
+                self._fleet.notify(f"waiting: {self.device.name}: {note}")
 
     async def _answer(
         self,
@@ -154,7 +145,7 @@ class RemoteOwner:
     ) -> dict[str, Any]:
         """The whole answer of this incarnation; of None, of any. Raises Lost."""
         heard = time.monotonic()
-        body = {**body, "session": self._asker.session, "incarnation": incarnation, "wait_s": wait_s}
+        body = {**body, "session": self._fleet.session, "incarnation": incarnation, "wait_s": wait_s}
         try:
             while True:
                 try:
@@ -188,7 +179,7 @@ class RemoteOwner:
         """Check the device, as DeviceOwner.check says."""
         try:
             incarnation = await self._greet(0.0)
-            body = {"device": self._name, "quick": quick}
+            body = {"device": self._offer.name, "quick": quick}
             answer = await self._answer(incarnation, "check", body, CHECK_TIMEOUT_S, 0.0)
         except Lost as lost:
             return str(lost)
@@ -196,10 +187,74 @@ class RemoteOwner:
 
     async def stop(self) -> None:
         """Stop the device's workers. A machine out of reach ends them when this session is silent."""
-        if self.link.incarnation is None:
+        incarnation = self.link.incarnation
+        if incarnation is None:
             return
-        body = {"device": self._name, "session": self._asker.session, "incarnation": self.link.incarnation}
+        body = {"device": self._offer.name, "session": self._fleet.session, "incarnation": incarnation}
         try:
             await self.link.call("stop", body, 10.0)
         except (Silent, Unreachable, PassagentError) as error:
             log.info("%s: not stopped: %s", self.device.name, error)
+
+
+class MachineFleet:
+    """A Fleet over links to machines. Subclasses make the links, and release what carries them in `close`."""
+
+    def __init__(
+        self,
+        config: EvaluatorConfig,
+        notify: Callable[[str], None],
+        links: Sequence[Link],
+        survey: Survey,
+    ) -> None:
+        self.reference, self._notes = survey.reference, survey.notes
+        self._kind, self._links = kind_wanted(config), links
+        self.config, self.notify, self.session = config, notify, uuid.uuid4().hex
+        self._refused: set[str] = set()
+        """Lines that were printed about devices which are not used."""
+        self._known = {offer.device.name for offer in survey.offers}
+        by_name = {link.name: link for link in links}
+        self.owners: list[DeviceOwner] = []
+        for offer in survey.offers:
+            if offer.words == self.reference.words:
+                self.owners.append(RemoteOwner(offer, by_name[offer.place], self))
+            else:
+                by_name[offer.place].refuse()
+
+    async def attend(self, add: Callable[[DeviceOwner], None]) -> None:
+        """Send a sign of life to each machine every BEAT_S, as Fleet.attend says."""
+        for line in self._notes:  # not before: who opens a pool may not be ready to hear
+            self.notify(line)
+        while True:
+            await self.find_links()
+            await asyncio.gather(*(self._greet(link, add) for link in self._links))
+            await asyncio.sleep(BEAT_S)
+
+    async def find_links(self) -> None:
+        """Add links to machines that have come."""
+
+    async def _greet(self, link: Link, add: Callable[[DeviceOwner], None]) -> None:
+        """Say that this pool lives; take up devices that are new."""
+        try:
+            answer = await link.call("hello", {"session": self.session})
+            offers = read_offers(answer, link.name, self._kind)
+        except (Silent, Unreachable):
+            return
+        except PassagentError as error:
+            self._refuse(str(error))
+            return
+        for offer in offers:
+            if offer.device.name in self._known:
+                continue
+            self._known.add(offer.device.name)
+            if text := mixed([offer], self.reference):
+                self._refuse(text)
+                link.refuse()
+            else:
+                self.notify(f"{offer.device.name} ({offer.label}) joins")
+                add(RemoteOwner(offer, link, self))
+
+    def _refuse(self, text: str) -> None:
+        if text not in self._refused:
+            self._refused.add(text)
+            self.notify(text)

@@ -1,7 +1,7 @@
 """Check whether a device is fit for measuring, and read its state.
 
 `device_state` is kept with every result. `check` runs this module as a fresh small process on a device that
-lost an evaluation; it ends orphaned workers of ours and names what is wrong, or finds nothing.
+lost an evaluation; it names what is wrong, or finds nothing.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ import asyncio
 import functools
 import json
 import os
-import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +24,7 @@ CHECK_TIMEOUT_S = 90.0
 """For a whole health check, most of which is torch's import, s."""
 MIN_FREE_GIB = 1.0
 """Free memory, host's or GPU's, without which nothing is measured."""
-_GONE_S = 5.0
-"""For an orphaned worker to be gone after SIGKILL, s."""
-_ZYGOTE = "passagent.evaluator.runner.zygote"
+_FORK_SERVER = "passagent.evaluator.runner.worker_process"
 
 
 def device_state(device: str) -> dict[str, Any]:
@@ -96,37 +92,17 @@ async def check(device: Device, quick: bool = False) -> str | None:
 
 def examine(name: str, uuid: str, quick: bool) -> str | None:
     """The health check itself, in a process of its own: what is wrong, or None."""
-    problem = _orphans() or _places()
-    if problem:
-        return problem
-    problem = _host_memory() or (gpu_problem(uuid) if name.startswith("cuda") else None)
+    problem = _places() or _host_memory() or (gpu_problem(uuid) if name.startswith("cuda") else None)
     if problem is None and name.startswith("cuda"):
         problem = _too_little(gpu_state(uuid).get("free_gib", MIN_FREE_GIB), "GPU memory")
     return problem or (None if quick else _kernel(name))
-
-
-def _orphans() -> str | None:
-    """End workers of ours that nobody owns any more; a problem if they do not end."""
-    pids = orphaned_workers()
-    for pid in pids:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except OSError:
-            pass
-    deadline = time.monotonic() + _GONE_S
-    while pids and time.monotonic() < deadline:
-        pids = [pid for pid in pids if pid in orphaned_workers()]
-        time.sleep(0.05)
-    if pids:
-        return f"a worker that was left behind does not end: pid {', '.join(map(str, pids))}"
-    return None
 
 
 def orphaned_workers() -> list[int]:
     """Fork servers of passagent whose parent is gone: init (or a user's systemd) adopted them."""
     pids = []
     for entry in Path("/proc").iterdir():
-        is_ours = entry.name.isdigit() and _ZYGOTE in _read(entry / "cmdline").split("\0")
+        is_ours = entry.name.isdigit() and _FORK_SERVER in _read(entry / "cmdline").split("\0")
         if is_ours and _adopts(_parent(int(entry.name))):
             pids.append(int(entry.name))
     return pids

@@ -11,8 +11,7 @@ from passagent.evaluator.compilers import is_compiled
 from passagent.evaluator.result import Subject
 from passagent.evaluator.timing.estimate import Effort
 from passagent.sandbox.environment import device_memory_bytes, gpu_memory_bytes
-from passagent.tasks.reader import Task
-from passagent.tasks.room import check_room, check_room_on
+from passagent.tasks.reader import Task, check_room, check_room_on
 
 CANDIDATE_S = 40.0
 """To record, check and build a candidate, and to wait for its calls beyond what eager takes, all together;
@@ -70,7 +69,7 @@ def check_task_room(task: Task, device: str, free_bytes: int | None = None) -> N
     """Raise TaskError or MachineFault if a subgraph of `task` cannot be judged in this machine's memory.
 
     On a GPU the machine holds what is drawn. On the CPU it also holds a copy in the worker of the baseline,
-    the candidate's and eager's besides, and those of an audit. See tasks.room.check_room.
+    the candidate's and eager's besides, and those of an audit. See tasks.reader.check_room.
     """
     copies = _DRAWN if device != "cpu" else _DRAWN + 2 + PAIRS + _AUDITED
     for subgraph in task.subgraphs:

@@ -19,7 +19,7 @@ from passagent.evaluator.judging.effort import Allowance
 from passagent.evaluator.judging.recorder import Prepared
 from passagent.evaluator.judging.verdict import Failed, Refused, raise_for, violation_of
 from passagent.evaluator.reference.reference import Reference, run_request
-from passagent.evaluator.result import Candidate, GraphResult, Mismatch, Subject, Violation
+from passagent.evaluator.result import Candidate, GraphResult, Subject, Violation
 from passagent.evaluator.runner.endings import WorkerDied, WorkerTimeout, last_line
 from passagent.evaluator.runner.fresh import Draw
 from passagent.evaluator.runner.process import Answer, Worker
@@ -123,9 +123,12 @@ class LoadedWorker:
         try:
             reply = self.reply(reference.request(outputs), (reference.arena.fd, outputs.fd))
             self._held[reference.name].dispatches = reply.dispatches
-            if self.is_candidate:
-                result.matches, result.applied = reply.matches, reply.applied
-                result.mismatches = [Mismatch(**vars(item)) for item in reply.mismatches]
+            if self._prepared is not None:
+                recording = self._prepared.plans.recording
+                calls = recording.calls_of(reference.subgraph.name)
+                result.applied = [recording.passes[call.number].name for call in calls]
+                result.matches = reply.matches
+                result.mismatches = self._prepared.mismatches(reference.subgraph.name)
                 result.left = [plain(name)[:80] for name in reply.left]
                 result.nodes_before, result.nodes_after = reference.operators, len(result.left)
                 if result.matches == 0:

@@ -64,6 +64,10 @@ class Prepared:
     allowance: Allowance
     """The remaining allowance."""
 
+    def mismatches(self, subgraph: str) -> list[Mismatch]:
+        """The passes that match nowhere in a subgraph, and why."""
+        return [_mismatch(missed) for missed in self.missed if missed.subgraph == subgraph]
+
     def outline(self) -> list[str]:
         """Each plan in a few lines, and why there are no others."""
         recording = self.plans.recording
@@ -136,7 +140,7 @@ class Recorder:
             recorded, edited = artefact.read(candidate.files)
             try:
                 record.check_fits(recorded, graphs, device)
-            except ValueError as error:
+            except PlanError as error:
                 raise UsageError(f"{PLAN}: {error}; evaluate the pass itself here") from error
             answer = Recorded(recording=recorded, missed=())
         else:
@@ -154,10 +158,10 @@ class Recorder:
             else:
                 unbuilt.add((number, place))
                 for kernel, why in outcome.failures:
-                    source, line = _place_of(kernel.text, candidate.files) or (file, 0)
+                    within = why.line if isinstance(why, KernelRefused) else 1
+                    source, line = _place_of(kernel.text, within, candidate.files) or (file, 0)
                     if isinstance(why, KernelRefused):
-                        message = plain(f"{kernel.entry}: {why} (line {why.line} of the kernel's source)")
-                        line = line and line + why.line - 1
+                        message = plain(f"{kernel.entry}: {why} (line {within} of the kernel's source)")
                         refused.append(Violation(rule=why.rule, file=source, line=line, message=message))
                     else:
                         where = f"{source}:{line}" if line else source
@@ -208,9 +212,6 @@ class Recorder:
         self, candidate: Candidate, subgraphs: list[RecordedSubgraph], device: str, allowance: Allowance
     ) -> Recorded:
         with self._recording, self._lease.host():
-            if self._process.process.poll() is not None:
-                self._process.end()
-                self._process = recorder_process.recording_process()
             begun = time.monotonic()
             try:
                 answer = record.record(self._process, candidate, subgraphs, device, self._facts)
@@ -253,11 +254,15 @@ def _unmatched(answer: Recorded | Refusal, more: str = "") -> dict[str, Failed]:
     missed: dict[str, list[Mismatch]] = {}
     for mismatch in answer.missed:
         if mismatch.subgraph not in called:
-            fields = mismatch.model_dump(exclude={"name", "subgraph"})
-            texts = {name: plain(text) if isinstance(text, str) else text for name, text in fields.items()}
-            missed.setdefault(mismatch.subgraph, []).append(Mismatch(pass_name=mismatch.name, **texts))
+            missed.setdefault(mismatch.subgraph, []).append(_mismatch(mismatch))
     message = "\n".join(part for part in ("no pass matched this graph", more) if part)
     return {name: Failed("mismatch", message, mismatches) for name, mismatches in missed.items()}
+
+
+def _mismatch(missed: Missed) -> Mismatch:
+    fields = missed.model_dump(exclude={"name", "subgraph"})
+    texts = {name: plain(text) if isinstance(text, str) else text for name, text in fields.items()}
+    return Mismatch(pass_name=missed.name, **texts)
 
 
 def _each_once(texts: list[str]) -> list[str]:
@@ -270,12 +275,21 @@ def _each_once(texts: list[str]) -> list[str]:
     return list(places_of)
 
 
-def _place_of(text: str, files: dict[str, str]) -> tuple[str, int] | None:
-    """The file that a kernel's source stands in, and its first line; None where it is put together."""
-    for name, content in files.items():
-        start = content.find(text) if text.strip() else -1
-        if start >= 0:
-            return name, content.count("\n", 0, start) + 1
+def _place_of(text: str, line: int, files: dict[str, str]) -> tuple[str, int] | None:
+    """The file and line that a line of a kernel's source stands in; None where it is put together.
+
+    A part between empty lines is enough for a line beyond the first: Triton's text is made of functions.
+    """
+    parts, begin = [(text, 1)], 1
+    for part in text.split("\n\n\n") if line > 1 else ():
+        if begin <= line <= begin + part.count("\n"):
+            parts.append((part, begin))
+        begin += part.count("\n") + 3
+    for part, begin in parts:
+        for name, content in files.items():
+            start = content.find(part) if part.strip() else -1
+            if start >= 0:
+                return name, content.count("\n", 0, start) + 1 + line - begin
     return None
 
 

@@ -10,7 +10,6 @@ were checked, and one is right, are both sides timed. `Referee.evaluate` returns
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from passagent.config import EvaluatorConfig
 from passagent.evaluator.compilers import is_compiled
@@ -25,10 +24,9 @@ from passagent.evaluator.judging.verdict import Failed, Findings, Refused, concl
 from passagent.evaluator.judging.workers import Workers
 from passagent.evaluator.reference.baseline import Baseline
 from passagent.evaluator.reference.eager import EagerGraph
-from passagent.evaluator.reference.keeping import SMALL
 from passagent.evaluator.result import Candidate, Evaluation, Subject
-from passagent.evaluator.runner.starting import Started
 from passagent.plan import artefact
+from passagent.sandbox.child import ForkServer
 from passagent.system.faults import named
 from passagent.system.machine_memory import available_bytes
 from passagent.tasks.reader import Task
@@ -40,15 +38,15 @@ class Referee:
     def __init__(
         self,
         config: EvaluatorConfig | None = None,
-        started: Started | None = None,
+        server: ForkServer | None = None,
         lease: DeviceLease | None = None,
     ) -> None:
-        """`started`: its fork server's process, if that is on its way. `lease`: None: its own."""
+        """`server`: the process that forks its workers, if that is on its way. `lease`: None: its own."""
         self.config = config or EvaluatorConfig()
         self.lease = lease or DeviceLease(find_device(self.config.device))
         self._free_bytes = available_bytes()
-        self.workers = Workers(self.config, self.lease, started)
-        self._baseline = Baseline(self.workers.zygote, self.config, self.lease)
+        self.workers = Workers(self.config, self.lease, server)
+        self._baseline = Baseline(self.workers.server, self.config, self.lease)
         self._recorder = Recorder(self.config, self.lease)
 
     def __enter__(self) -> Referee:
@@ -62,24 +60,6 @@ class Referee:
         self._recorder.close()
         self._baseline.close()
         self.workers.close()
-
-    def prepare(self, task: Task, is_wanted: Callable[[], bool] = lambda: True) -> None:
-        """Prepare the first evaluation of a candidate on `task`: workers, and a reference.
-
-        Those of other small subgraphs, too, while that `is_wanted`. Raises as `evaluate` does.
-        """
-        self._check_room(task)
-        dispatch = dispatch_of(self.config)
-        first, *others = task.subgraphs
-        self._baseline.begin(first)  # while it works, Triton is imported for the other workers
-        self._prepare_workers(dispatch)
-        self._baseline.reference(first, dispatch)
-        elements = 0
-        for subgraph in others:
-            elements += sum(meta.numel for meta in subgraph.inputs)
-            if elements > SMALL or not is_wanted():
-                break
-            self._baseline.reference(subgraph, dispatch)
 
     def foresee(self, task: Task, candidate: Candidate) -> None:
         """Begin on what may be evaluated next, from another thread: where the host has cores to spare, it is
@@ -161,5 +141,5 @@ class Referee:
 
     def _prepare_workers(self, dispatch: str, subject: Subject | None = None) -> None:
         if dispatch == "dynamo" or is_compiled(subject) or is_compiled(self.config.reference):
-            self.workers.zygote.load_dynamo(compiler=True)
+            self.workers.server.load_dynamo(compiler=True)
         self.workers.prepare()

@@ -12,11 +12,12 @@ from passagent.evaluator.compilers import is_compiled
 from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.judging.eager_worker import EagerWorkers
 from passagent.evaluator.result import Subject
-from passagent.evaluator.runner.process import Worker, Zygote, answered
-from passagent.evaluator.runner.starting import Started
-from passagent.evaluator.runner.thread_worker import InsideZygote
+from passagent.evaluator.runner.process import Worker, WorkerServer, answered
+from passagent.evaluator.runner.thread_worker import ThreadServer
 from passagent.evaluator.runner.worker_messages import Prepare
+from passagent.evaluator.runner.worker_process import fork_server
 from passagent.kernels import build
+from passagent.sandbox.child import ForkServer
 from passagent.sandbox.environment import worker_threads
 from passagent.system.cache import cache_dir
 
@@ -25,19 +26,19 @@ SPARES = 2
 
 
 class Workers:
-    """One device's workers and the zygotes that they are forked from.
+    """One device's workers and the process that they are forked from.
 
     `quiet` is held while calls are timed; workers are made and killed by who holds it.
     """
 
-    def __init__(self, config: EvaluatorConfig, lease: DeviceLease, started: Started | None = None) -> None:
-        """`started`: the fork server's process, if that is on its way. Raises InfrastructureError."""
+    def __init__(self, config: EvaluatorConfig, lease: DeviceLease, server: ForkServer | None = None) -> None:
+        """`server`: the process that forks workers, if that is on its way. Raises InfrastructureError."""
         self._config, self._lease = config, lease
         self._threads = worker_threads(config.threads)
-        self.zygote: Zygote | InsideZygote = (
-            InsideZygote(self._threads, lease)
+        self.server: WorkerServer | ThreadServer = (
+            ThreadServer(self._threads, lease)
             if config.isolation == "in-process"
-            else Zygote(config.device, self._threads, started=started, lease=lease)
+            else WorkerServer(server or fork_server(config.device, self._threads), lease)
         )
         self.quiet = threading.Lock()
         self.spares: deque[Future[Worker]] = deque()
@@ -58,7 +59,7 @@ class Workers:
         if is_compiled(subject):
             compiled = cache_dir() / "inductor"
             compiled.mkdir(parents=True, exist_ok=True)
-            return self.zygote.fork(None, sandboxed=False, compiled=compiled)
+            return self.server.fork(None, sandboxed=False, compiled=compiled)
         return self._spare()
 
     def end(self, worker: Worker) -> None:
@@ -75,7 +76,7 @@ class Workers:
         self._ahead.shutdown(wait=True)
         self.eager.close()
         self.compiled.close()
-        self.zygote.close()
+        self.server.close()
 
     def _prepare_headers(self) -> None:
         with self._lease.host():
@@ -100,6 +101,6 @@ class Workers:
 
     def _fork(self) -> Worker:
         """A worker for the next candidate, its device's context made."""
-        worker = self.zygote.fork(self._config.memory_gb if self._config.device == "cpu" else None)
+        worker = self.server.fork(self._config.memory_gb if self._config.device == "cpu" else None)
         request = Prepare(device=self._config.device)
         return answered(worker, request, self._config.timeout_s, "a worker")

@@ -1,4 +1,4 @@
-"""Find a pattern in a captured graph, and say what is in the way where it is not there.
+"""Find a pattern in a captured graph, or check that it is where somebody says it is.
 
 A match maps every operator of the pattern to an operator of the graph, and every parameter to a node or a
 literal. Inner values may not be used outside of it unless the pattern returns them, and collapsing it to one
@@ -7,12 +7,13 @@ call must not change the order of anything that depends on anything else (values
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import fx
 
+from passagent.errors import PassagentError
 from passagent.evaluator.matching.diagnose import Attempt, best_attempt
 from passagent.evaluator.matching.effects import Memory, nodes_in
 from passagent.evaluator.matching.unify import describe, key, same_literal, unify
@@ -22,12 +23,16 @@ _MAX_TRIALS = 200_000
 """Node comparisons before a search is given up: only many equal, unconnected parts get there."""
 
 
+class MatchError(PassagentError):
+    """A pattern is not where it is said to be; the message says why, in one line."""
+
+
 @dataclass(frozen=True)
 class Match:
     """Where a pattern occurs."""
 
     nodes: dict[fx.Node, fx.Node]
-    """Pattern operator to graph operator."""
+    """Pattern operator to graph operator, in the pattern's order."""
     bindings: dict[str, Any]
     """Pattern parameter to a graph node, or a literal (which may hold nodes: a list given to cat)."""
     outputs: list[Any]
@@ -58,6 +63,28 @@ def match(pattern: fx.Graph, graph: fx.Graph) -> list[Match]:
 def first_match(pattern: fx.Graph, graph: fx.Graph) -> Match | None:
     """The first match in the graph's order."""
     return next(_Search(pattern, graph).matches(), None)
+
+
+def match_at(pattern: fx.Graph, graph: fx.Graph, names: Sequence[str]) -> Match:
+    """The match of the graph's nodes of these names, one for each operator of the pattern, in its order.
+
+    Nothing is searched: every operator is compared with its node once. Raises MatchError where the nodes are
+    not there, are not the pattern, or cannot be replaced by one call.
+    """
+    nodes = {node.name: node for node in graph.nodes}
+    assignment = _Assignment(pattern, graph)
+    if len(names) != len(assignment.pattern_operators):
+        raise MatchError(f"it covers {len(names)} nodes, its pattern {len(assignment.pattern_operators)}")
+    for step, name in zip(assignment.pattern_operators, names, strict=True):
+        if name not in nodes:
+            raise MatchError(f"it covers {name}, which the graph does not have or an earlier call replaced")
+        if assignment.bind(step, nodes[name]) is None:
+            raise MatchError(f"`{describe(nodes[name])}` is not `{describe(step)}` of its pattern")
+    match = assignment.complete()
+    if match is None:
+        refused = assignment.refused
+        raise MatchError(refused.reason if refused else "it computes a parameter of its own pattern")
+    return match
 
 
 def explain(pattern: fx.Graph, graph: fx.Graph, pass_name: str) -> Mismatch:
@@ -95,93 +122,19 @@ def operators(graph: fx.Graph) -> list[fx.Node]:
     return [node for node in graph.nodes if node.op not in ("placeholder", "output")]
 
 
-class _Search:
-    """Backtracking over a fixed order of the pattern's operators.
-
-    In that order each operator is an argument of an earlier one (then the graph node is known), a user of an
-    earlier one or of a bound parameter (then it is among that node's users), or a new root.
-    """
+class _Assignment:
+    """Operators of the pattern with their nodes, parameters with their values, all of which agree."""
 
     def __init__(self, pattern: fx.Graph, graph: fx.Graph) -> None:
         self.graph = graph
-        self.index: dict[tuple[str, Any], list[fx.Node]] = {}
-        for node in operators(graph):
-            self.index.setdefault(key(node), []).append(node)
         self.pattern_operators = operators(pattern)
-        self.depth = {**_depths(self.pattern_operators), **_depths(operators(graph))}
         self.returned = _returned(pattern)
-        self.steps = self._plan()
         self.memory: Memory | None = None
         self.bound: dict[fx.Node, Any] = {}
         self.used: set[fx.Node] = set()
-        self.trials = 0
         self.refused: _Refused | None = None
 
-    def matches(self) -> Iterator[Match]:
-        """Every match, the first step's candidates in the graph's order; at most one for each of them."""
-        for root in self._candidates(0):
-            self.bound, self.used = {}, set()
-            if (complete := self._from(root)) is not None:
-                yield complete
-            if self.trials > _MAX_TRIALS:
-                return
-
-    def _plan(self) -> list[fx.Node]:
-        """Rarest operator first, then along arguments and users."""
-        pending = dict.fromkeys(self.pattern_operators)
-        plan: list[fx.Node] = []
-        while pending:
-            # Among equally rare ones the last: its arguments follow without a choice.
-            root = min(reversed(pending), key=lambda node: len(self.index.get(key(node), ())))
-            stack = [root]
-            while stack:
-                node = stack.pop()
-                if node not in pending:
-                    continue
-                del pending[node]
-                plan.append(node)
-                stack += [user for user in node.users if user in pending]
-                shared = [user for p in node.all_input_nodes if p.op == "placeholder" for user in p.users]
-                stack[:0] = [user for user in shared if user in pending]
-                stack += [argument for argument in node.all_input_nodes if argument in pending]
-        return plan
-
-    def _from(self, root: fx.Node) -> Match | None:
-        choices: list[Iterator[fx.Node]] = [iter([root])]
-        trail: list[list[fx.Node]] = []
-        while choices:
-            depth = len(choices) - 1
-            if len(trail) > depth:
-                self._undo(trail.pop())
-            node = next(choices[-1], None)
-            if node is None:
-                choices.pop()
-                continue
-            self.trials += 1
-            if self.trials > _MAX_TRIALS:
-                return None
-            bound = self._bind(self.steps[depth], node)
-            if bound is None:
-                continue
-            trail.append(bound)
-            if len(trail) < len(self.steps):
-                choices.append(iter(self._candidates(len(trail))))
-            elif (complete := self._complete()) is not None:
-                return complete
-        return None
-
-    def _candidates(self, depth: int) -> list[fx.Node]:
-        step = self.steps[depth]
-        if step in self.bound:
-            return [self.bound[step]]
-        for argument in step.all_input_nodes:
-            value = self.bound.get(argument)
-            if isinstance(value, fx.Node):
-                return [user for user in value.users if user not in self.used and key(user) == key(step)]
-        deep = self.depth[step]
-        return [n for n in self.index.get(key(step), ()) if n not in self.used and self.depth[n] >= deep]
-
-    def _bind(self, step: fx.Node, node: fx.Node) -> list[fx.Node] | None:
+    def bind(self, step: fx.Node, node: fx.Node) -> list[fx.Node] | None:
         """Bind `step` to `node` and what follows of it; what was newly bound, None if it cannot be."""
         if key(step) != key(node) or node in self.used:
             return None
@@ -204,13 +157,8 @@ class _Search:
         self.used.add(node)
         return [step, *new]
 
-    def _undo(self, bound: list[fx.Node]) -> None:
-        step, *new = bound
-        self.used.discard(self.bound[step])
-        for item in new:
-            del self.bound[item]
-
-    def _complete(self) -> Match | None:
+    def complete(self) -> Match | None:
+        """The match, if one call can take its place."""
         nodes = {step: self.bound[step] for step in self.pattern_operators}
         arguments = (value for parameter, value in self.bound.items() if parameter.op == "placeholder")
         if any(node in self.used for value in arguments for node in nodes_in(value)):
@@ -268,6 +216,93 @@ class _Search:
                 )
                 return _Refused(inside[node], node, reason)
         return list(followers)
+
+
+class _Search(_Assignment):
+    """Backtracking over a fixed order of the pattern's operators.
+
+    In that order each operator is an argument of an earlier one (then the graph node is known), a user of an
+    earlier one or of a bound parameter (then it is among that node's users), or a new root.
+    """
+
+    def __init__(self, pattern: fx.Graph, graph: fx.Graph) -> None:
+        super().__init__(pattern, graph)
+        self.index: dict[tuple[str, Any], list[fx.Node]] = {}
+        for node in operators(graph):
+            self.index.setdefault(key(node), []).append(node)
+        self.depth = {**_depths(self.pattern_operators), **_depths(operators(graph))}
+        self.steps = self._plan()
+        self.trials = 0
+
+    def matches(self) -> Iterator[Match]:
+        """Every match, the first step's candidates in the graph's order; at most one for each of them."""
+        for root in self._candidates(0):
+            self.bound, self.used = {}, set()
+            if (complete := self._from(root)) is not None:
+                yield complete
+            if self.trials > _MAX_TRIALS:
+                return
+
+    def _plan(self) -> list[fx.Node]:
+        """Rarest operator first, then along arguments and users."""
+        pending = dict.fromkeys(self.pattern_operators)
+        plan: list[fx.Node] = []
+        while pending:
+            # Among equally rare ones the last: its arguments follow without a choice.
+            root = min(reversed(pending), key=lambda node: len(self.index.get(key(node), ())))
+            stack = [root]
+            while stack:
+                node = stack.pop()
+                if node not in pending:
+                    continue
+                del pending[node]
+                plan.append(node)
+                stack += [user for user in node.users if user in pending]
+                shared = [user for p in node.all_input_nodes if p.op == "placeholder" for user in p.users]
+                stack[:0] = [user for user in shared if user in pending]
+                stack += [argument for argument in node.all_input_nodes if argument in pending]
+        return plan
+
+    def _from(self, root: fx.Node) -> Match | None:
+        choices: list[Iterator[fx.Node]] = [iter([root])]
+        trail: list[list[fx.Node]] = []
+        while choices:
+            depth = len(choices) - 1
+            if len(trail) > depth:
+                self._undo(trail.pop())
+            node = next(choices[-1], None)
+            if node is None:
+                choices.pop()
+                continue
+            self.trials += 1
+            if self.trials > _MAX_TRIALS:
+                return None
+            bound = self.bind(self.steps[depth], node)
+            if bound is None:
+                continue
+            trail.append(bound)
+            if len(trail) < len(self.steps):
+                choices.append(iter(self._candidates(len(trail))))
+            elif (complete := self.complete()) is not None:
+                return complete
+        return None
+
+    def _candidates(self, depth: int) -> list[fx.Node]:
+        step = self.steps[depth]
+        if step in self.bound:
+            return [self.bound[step]]
+        for argument in step.all_input_nodes:
+            value = self.bound.get(argument)
+            if isinstance(value, fx.Node):
+                return [user for user in value.users if user not in self.used and key(user) == key(step)]
+        deep = self.depth[step]
+        return [n for n in self.index.get(key(step), ()) if n not in self.used and self.depth[n] >= deep]
+
+    def _undo(self, bound: list[fx.Node]) -> None:
+        step, *new = bound
+        self.used.discard(self.bound[step])
+        for item in new:
+            del self.bound[item]
 
 
 def _depths(nodes: list[fx.Node]) -> dict[fx.Node, int]:

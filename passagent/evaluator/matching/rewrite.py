@@ -11,8 +11,8 @@ import torch
 from torch import fx
 
 from passagent.evaluator.matching.effects import Memory, is_pure, nodes_in
+from passagent.evaluator.matching.loaded_passes import LoadedPass
 from passagent.evaluator.matching.matcher import Match, explain, first_match
-from passagent.evaluator.matching.passes import LoadedPass
 from passagent.evaluator.matching.pattern import PassLoadError
 from passagent.evaluator.result import Mismatch
 
@@ -27,6 +27,8 @@ class Rewritten:
     graph_module: fx.GraphModule
     applied: list[str] = field(default_factory=list)
     """Name of the pass behind each replacement, in order."""
+    places: list[tuple[str, ...]] = field(default_factory=list)
+    """For each replacement the names of the nodes that it replaced, in the order of its pattern."""
     mismatches: list[Mismatch] = field(default_factory=list)
     """The best attempt of each pass that matched nowhere."""
 
@@ -49,24 +51,23 @@ class Token:
 
 def apply_passes(
     graph_module: fx.GraphModule,
-    passes: Sequence[LoadedPass | PlannedPass],
+    passes: Sequence[LoadedPass],
     wrap: Wrap | None = None,
     check: bool = False,
-    replacement: Replacement | None = None,
 ) -> Rewritten:
     """Replace, pass by pass, every match that does not overlap an earlier one; changes `graph_module`.
 
     `wrap` is put around each replacement function (where it is recorded); with `check` the number of its
-    outputs is checked at each call. `replacement`: in place of the passes' own functions, what is called for
-    a match, by what the match binds to the pattern's parameters. Raises PassLoadError if a pass's
-    replacement_args fails or returns what is no tuple of its parameters and constants.
+    outputs is checked at each call. Raises PassLoadError if a pass's replacement_args fails or returns what
+    is no tuple of its parameters and constants.
     """
     graph = graph_module.graph
     result = Rewritten(graph_module)
     for loaded in passes:
         count = 0
         while (matched := first_match(loaded.pattern_graph, graph)) is not None:
-            replace_match(graph, loaded, matched, wrap, check, replacement)
+            result.places.append(tuple(node.name for node in matched.nodes.values()))
+            replace_match(graph, loaded, matched, wrap, check)
             count += 1
         result.applied += [loaded.name] * count
         if not count:
@@ -84,7 +85,11 @@ def replace_match(
     check: bool = False,
     replacement: Replacement | None = None,
 ) -> fx.Node:
-    """Put one call in place of a match; see `apply_passes`. The call."""
+    """Put one call in place of a match; see `apply_passes`. Its node is named `call`, or by the operator.
+
+    `replacement` gives, in place of the pass's own, the function that is called and its arguments, by the
+    values that the match binds to the pattern's parameters.
+    """
     returned = loaded.pattern_graph.output_node().args[0]
     many = isinstance(returned, (tuple, list))
     pattern_outputs: list[Any] = list(returned) if isinstance(returned, (tuple, list)) else [returned]
@@ -101,12 +106,12 @@ def replace_match(
         function = wrap(function)
     if check:
         function = _checked(function, loaded.name, len(matched.outputs), many)
+    is_operator = isinstance(function, torch._ops.OpOverload)  # which gives one tensor as it is
     with graph.inserting_after(last):
-        call = graph.call_function(function, args)
+        call = graph.create_node("call_function", function, args, name=None if is_operator else "call")
     call.meta["replacement"] = loaded.name
     _note_writes(call, memory, written)
     new = [call]
-    is_operator = isinstance(function, torch._ops.OpOverload)  # which gives one tensor as it is
     values = _results(
         graph, call, len(matched.outputs), many and not (is_operator and len(matched.outputs) == 1), new
     )
@@ -140,11 +145,8 @@ def _results(graph: fx.Graph, call: fx.Node, count: int, many: bool, new: list[f
     values = []
     for i in range(count):
         with graph.inserting_after(new[-1]):
-            part = (
-                graph.call_function(_getitem, (call,))
-                if count == 1
-                else graph.call_function(operator.getitem, (call, i))
-            )
+            function, args = (_getitem, (call,)) if count == 1 else (operator.getitem, (call, i))
+            part = graph.create_node("call_function", function, args, name="call_output")
         values.append(part)
         new.append(part)
     return values

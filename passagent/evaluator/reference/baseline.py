@@ -31,15 +31,14 @@ from passagent.evaluator.reference.unread import unread_bytes
 from passagent.evaluator.runner import endings, hostless, worker_messages
 from passagent.evaluator.runner.endings import WorkerDied, WorkerTimeout, last_line
 from passagent.evaluator.runner.fresh import Rotation, Windows
-from passagent.evaluator.runner.process import Answer, Worker, Zygote, answered
+from passagent.evaluator.runner.process import Answer, Worker, WorkerServer, answered
 from passagent.evaluator.runner.samples import counted
-from passagent.evaluator.runner.thread_worker import InsideZygote
+from passagent.evaluator.runner.thread_worker import ThreadServer
 from passagent.evaluator.runner.worker_messages import R, Request
 from passagent.sandbox.channel import Arena, Described
 from passagent.sandbox.environment import give_memory_back
 from passagent.tasks.graphio import operator_name
-from passagent.tasks.reader import Subgraph
-from passagent.tasks.room import input_bytes
+from passagent.tasks.reader import Subgraph, input_bytes
 from passagent.tasks.uses import Wider, as_recorded, is_recorded
 
 EPOCH = 32
@@ -60,8 +59,10 @@ _SPARSE = 16 << 30
 class Baseline:
     """The trusted worker of a referee; started at first use, started again if it is lost."""
 
-    def __init__(self, zygote: Zygote | InsideZygote, config: EvaluatorConfig, lease: DeviceLease) -> None:
-        self._zygote, self._config, self._lease = zygote, config, lease
+    def __init__(
+        self, server: WorkerServer | ThreadServer, config: EvaluatorConfig, lease: DeviceLease
+    ) -> None:
+        self._server, self._config, self._lease = server, config, lease
         self._worker: Worker | None = None
         self._outputs: Arena | None = None
         self._kept: OrderedDict[str, Reference] = OrderedDict()
@@ -108,9 +109,9 @@ class Baseline:
         """Start the worker, unless it runs, to take `subgraph` first. Raises InfrastructureError."""
         if self._worker is None:
             if captures.without_dynamo(subgraph, self._config.device) is None:
-                self._zygote.load_dynamo()
+                self._server.load_dynamo()
             # In the same sandbox as a candidate's: what a layer of it costs, it costs both sides.
-            worker, self._born = self._zygote.fork(None), time.monotonic()
+            worker, self._born = self._server.fork(None), time.monotonic()
             request = worker_messages.Load(plans=None, compiler=None, device=self._config.device)
             self._worker = answered(worker, request, self._config.timeout_s, "the baseline's worker")
             self._outputs = Arena.create(_SPARSE)

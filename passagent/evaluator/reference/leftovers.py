@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from passagent.sandbox.child import LOG
 from passagent.system.cache import cache_dir
 
 DEAD_S = 24 * 3600.0
@@ -26,10 +27,10 @@ _BUILT = (
 
 
 def dead_scratch() -> Iterator[Path]:
-    """This user's scratch directories of evaluators (process.Zygote) that no longer run."""
+    """This user's scratch directories of evaluators (sandbox.child.ForkServer) that no longer run."""
     homes = _homes()
     for path in Path(tempfile.gettempdir()).glob("passagent-*"):
-        if path.is_symlink() or not (path / "zygote.log").is_file() or str(path) in homes:
+        if path.is_symlink() or not (path / LOG).is_file() or str(path) in homes:
             continue
         state = _state(path)
         if state and state.st_uid == os.getuid() and _age_s(path, state) > DEAD_S:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import dataclass
 from pathlib import Path
 
 from passagent.errors import InfrastructureError, MachineFault
@@ -16,7 +15,6 @@ from passagent.system.faults import NO_MEMORY, machine_fault
 
 LIMITS = Limits()
 """The limits of every worker; its address space is limited separately."""
-_PF_EXITING = 0x4  # include/linux/sched.h
 
 
 class WorkerDied(Exception):
@@ -73,14 +71,6 @@ class WorkerTimeout(Exception):
     """A worker did not answer in time and was killed."""
 
 
-@dataclass(frozen=True)
-class Ending:
-    """How a worker ended: its exit code (negative: the signal), and the processor time it had taken, s."""
-
-    code: int
-    cpu_s: float
-
-
 def lost(what: str, error: WorkerDied | WorkerTimeout) -> InfrastructureError:
     """The error for a worker with only trusted code that died, or is silent: the machine's fault."""
     if isinstance(error, WorkerDied) and error.status == "out_of_memory":
@@ -89,7 +79,7 @@ def lost(what: str, error: WorkerDied | WorkerTimeout) -> InfrastructureError:
 
 
 def failed(what: str, error: Error) -> InfrastructureError:
-    """The error for such a worker that answered with an `error` (explain.py) where it did not fail before."""
+    """The error for such a worker that answered with an `error` where it did not fail before."""
     fault = named_by_worker(what, error)
     if fault is None and error.kind == "out_of_memory":
         fault = MachineFault(f"{what}: {NO_MEMORY}")
@@ -100,15 +90,6 @@ def named_by_worker(what: str, error: Error) -> MachineFault | None:
     """The machine's fault that the `error` of a worker with none but trusted code is, if it is one."""
     number = error.errno
     return machine_fault(OSError(number, os.strerror(number)), what, error.path) if number else None
-
-
-def is_exiting(pid: int) -> bool:
-    """Tell whether the kernel is taking a process down: all that it had is closed, but it is not gone."""
-    try:
-        flags = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[6]
-    except OSError:
-        return False
-    return bool(int(flags) & _PF_EXITING)
 
 
 def waited_ns(pid: int) -> int:

@@ -15,7 +15,6 @@ import torch
 from torch import fx
 
 from passagent.evaluator.integrity.blocks import Blocks
-from passagent.evaluator.matching.rewrite import PlannedPass, Rewritten, apply_passes
 from passagent.evaluator.runner.calls import same_bytes, tensors
 from passagent.plan import extension, memory
 from passagent.plan.arguments import ValueArg, leaves
@@ -23,7 +22,7 @@ from passagent.plan.choosing import fastest_choices
 from passagent.plan.compile import Built
 from passagent.plan.convert import bound_argument, flattened
 from passagent.plan.model import Call, Copy, Plan, Recording
-from passagent.plan.recorded_pattern import pattern_graph
+from passagent.plan.recorded_pattern import Bindings, planned_passes, replace_calls
 from passagent.plan.replay import Replay
 from passagent.plan.show import brief, folded
 from passagent.plan.table import Mode, taken
@@ -84,28 +83,29 @@ class Planned:
     def __init__(self, plans: Plans, device: str, blocks: Blocks) -> None:
         self.device, self.blocks = device, blocks
         self.recording, self._built = plans.recording, plans.built
-        self.passes = [PlannedPass(p.name, p.file, pattern_graph(p.pattern)) for p in self.recording.passes]
+        self.passes = planned_passes(self.recording)
 
     def calls(self, subgraph: str) -> list[PlannedCall]:
-        """The calls of one subgraph, by its name, in the order in which the passes match."""
-        calls = next((graph.calls for graph in self.recording.subgraphs if graph.name == subgraph), ())
-        return [PlannedCall(self, call) for call in calls]
+        """The calls of one subgraph, by its name, in the order in which they take their places."""
+        return [PlannedCall(self, call) for call in self.recording.calls_of(subgraph)]
 
-    def apply(self, graph: fx.GraphModule, calls: list[PlannedCall], is_audited: bool) -> Rewritten:
-        """Put calls, timed or audited ones, in place of the passes' matches in a graph, which is changed.
+    def apply(
+        self, graph_module: fx.GraphModule, calls: list[PlannedCall], is_audited: bool
+    ) -> fx.GraphModule:
+        """Put calls, timed or audited ones, in their places in a graph, which is changed and returned.
 
-        Raises RuntimeError where the passes match more often than when they were recorded.
+        Raises PlanError for a graph that is not the recorded one.
         """
-        waiting = iter(calls)
 
-        def take_next(bindings: dict[str, Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-            planned = next(waiting, None)
-            if planned is None:
-                raise RuntimeError("the passes match more often than when they were recorded")
+        def replacement(position: int, bindings: Bindings) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+            planned = calls[position]
             args = tuple(bound_argument(argument, bindings) for argument in planned.call.arguments)
             return planned.audit if is_audited else planned.run, args
 
-        return apply_passes(graph, self.passes, check=is_audited, replacement=take_next)
+        recorded = [planned.call for planned in calls]
+        replace_calls(graph_module.graph, self.passes, recorded, replacement, check=is_audited)
+        graph_module.recompile()
+        return graph_module
 
     def plan(self, call: Call) -> Plan:
         """The plan of a call."""

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-import socket
-import subprocess
-import tempfile
-import threading
 import time
 from contextlib import nullcontext, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic
 
@@ -19,28 +14,26 @@ from passagent.errors import InfrastructureError
 from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.runner import endings, worker_messages
 from passagent.evaluator.runner.endings import (
-    Ending,
     WorkerDied,
     WorkerTimeout,
     failed,
-    is_exiting,
     last_line,
     lost,
     tail,
     waited_ns,
 )
 from passagent.evaluator.runner.marks import Marks
-from passagent.evaluator.runner.starting import Started, start_zygote
 from passagent.evaluator.runner.worker_messages import Error, Failure, R, Request, Run
+from passagent.evaluator.runner.worker_process import MODULE
 from passagent.sandbox.channel import Channel, ChannelClosed, ChannelTimeout
-from passagent.sandbox.environment import worker_environment, worker_memory
+from passagent.sandbox.child import Ending, Fork, ForkServer
+from passagent.sandbox.environment import worker_memory
 from passagent.sandbox.unseen import hidden
 from passagent.system.faults import named
 from passagent.system.machine_memory import memory_kills
 
-START_TIMEOUT_S = 120.0
-EXIT_TIMEOUT_S = 60.0
-"""For the kernel to take a process down, which takes seconds where a GPU's memory is freed for many."""
+_ENTER_S = 20.0
+"""For a worker to shut itself in."""
 _TAKE_S = 20.0
 """For a worker to take what it asked for."""
 
@@ -66,32 +59,16 @@ class Answer(Generic[R]):
         return self.said
 
 
-class Zygote:
-    """A warm process that workers are forked from; started again when it is lost."""
+class WorkerServer:
+    """Forks a referee's workers from a warm process."""
 
-    def __init__(
-        self,
-        device: str,
-        threads: int,
-        started: Started | None = None,
-        lease: DeviceLease | None = None,
-    ) -> None:
-        """`lease`: its workers share the device for each step; None: nobody else uses it."""
-        self._device, self._threads, self._lease = device, threads, lease
-        self._lock = threading.Lock()
-        self._take(started or start_zygote(device, threads))
+    def __init__(self, server: ForkServer, lease: DeviceLease | None = None) -> None:
+        """Wait until `server` runs. Raises InfrastructureError.
 
-    def _take(self, started: Started) -> None:
-        """Wait until it is ready. Raises InfrastructureError."""
-        self._loaded: set[bool] = set()
-        self._process, self._scratch = started.process, started.scratch
-        self._channel = Channel(started.socket)
-        try:
-            self._channel.receive(START_TIMEOUT_S)
-        except (ChannelClosed, ChannelTimeout) as error:
-            why = last_line(tail(self._scratch / "zygote.log")) or f": {error}"
-            self.close()
-            raise InfrastructureError(f"the evaluator's worker did not start{why}") from error
+        `lease`: its workers share the device for each step; None: nobody else uses it.
+        """
+        self._server, self._lease = server, lease
+        server.load()
 
     def fork(
         self,
@@ -105,86 +82,33 @@ class Zygote:
         `compiled`: where TorchInductor keeps what it compiles, in place of the worker's scratch. Raises
         InfrastructureError.
         """
-        self._revive()
+        limits = replace(endings.LIMITS, memory=worker_memory(memory_gb))
+        environment = {}
+        if compiled is not None:
+            environment["TORCHINDUCTOR_CACHE_DIR"] = str(compiled)
+            environment["TRITON_CACHE_DIR"] = str(compiled / "triton")
         with named("a worker cannot be forked"):
-            return self._fork(memory_gb, sandboxed, compiled)
+            fork = self._server.fork(limits, sandboxed, environment)
+        return Worker(self._server, fork, self._lease)
 
     def load_dynamo(self, compiler: bool = False) -> None:
         """Import Dynamo, which takes seconds, once for all workers forked from now on.
 
         `compiler`: and TorchInductor. Raises InfrastructureError.
         """
-        self._revive()
-        if compiler not in self._loaded:
-            self._ask({"op": "dynamo", "compiler": compiler})
-            self._loaded |= {False, compiler}
+        inductor = ["torch._inductor.compile_fx"] if compiler else []
+        # a capture asks for the devices, and a process that has asked for a GPU cannot be forked
+        captures = [f"{MODULE}:capture_once"] if self._server.device == "cpu" else []
+        self._server.load("passagent.tasks.capture", *captures, *inductor)
 
-    def _revive(self) -> None:
-        """Start it again if it was lost. Raises InfrastructureError."""
-        with self._lock:
-            if self._process.poll() is not None:
-                self.close()
-                self._take(start_zygote(self._device, self._threads))
-
-    def _fork(self, memory_gb: float | None, sandboxed: bool, compiled: Path | None) -> Worker:
-        scratch = Path(tempfile.mkdtemp(dir=self._scratch))
-        ours, theirs = socket.socketpair()
-        limits = replace(endings.LIMITS, memory=worker_memory(memory_gb))
-        environment = worker_environment(scratch, self._threads, self._device)
-        if compiled is not None:
-            environment |= {
-                "TORCHINDUCTOR_CACHE_DIR": str(compiled),
-                "TRITON_CACHE_DIR": str(compiled / "triton"),
-            }
-        request = {
-            "op": "fork",
-            "env": environment,
-            "limits": asdict(limits),
-            "sandboxed": sandboxed,
-        }
-        with open(scratch / "log", "wb") as log:
-            reply = self._ask(request, (theirs.fileno(), log.fileno()))
-        theirs.close()
-        if "error" in reply:
-            ours.close()
-            if "errno" in reply:
-                raise OSError(reply["errno"], os.strerror(reply["errno"]))
-            raise InfrastructureError(str(reply["error"]) + last_line(tail(scratch / "log")))
-        return Worker(self, int(reply["pid"]), Channel(ours), scratch, reply["protections"])
-
-    def ending(self, pid: int) -> Ending | None:
-        """How a worker ended; None if it does not begin to within a second, or its server is lost."""
-        began = time.monotonic()
-        try:
-            while time.monotonic() < began + (EXIT_TIMEOUT_S if is_exiting(pid) else 1.0):
-                reply = self._ask({"op": "reap", "pid": pid})
-                if reply["status"] is not None:
-                    return Ending(int(reply["status"]), float(reply["cpu_s"]))
-                time.sleep(0.01)
-        except InfrastructureError:
-            pass
-        return None
-
-    def _ask(self, message: dict[str, Any], fds: tuple[int, ...] = ()) -> dict[str, Any]:
-        try:
-            with self._lock:  # the next worker is forked while this one works
-                self._channel.send(message, fds)
-                return self._channel.receive(START_TIMEOUT_S)[0]
-        except (ChannelClosed, ChannelTimeout) as error:
-            self._process.kill()  # what does not answer is not asked again
-            self._process.wait()
-            why = last_line(tail(self._scratch / "zygote.log"))
-            raise InfrastructureError(f"the evaluator's warm process is gone{why}") from error
+    @property
+    def pid(self) -> int:
+        """The fork server's process."""
+        return self._server.process.pid
 
     def close(self) -> None:
         """End the fork server and with it every worker."""
-        self._channel.close()
-        try:
-            self._process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._server.end()
 
 
 class Worker:
@@ -193,19 +117,19 @@ class Worker:
     asked_at = 0.0
     """When it was sent its last request, by time.monotonic: not before the device was free."""
 
-    def __init__(
-        self,
-        zygote: Zygote,
-        pid: int,
-        channel: Channel,
-        scratch: Path,
-        protections: dict[str, str],
-    ) -> None:
-        self.pid, self.scratch, self.protections = pid, scratch, protections
-        self._zygote, self._channel, self._lease = zygote, channel, zygote._lease
-        self._parent = zygote._process
+    def __init__(self, server: ForkServer, fork: Fork, lease: DeviceLease | None) -> None:
+        """Wait until it has shut itself in. Raises InfrastructureError."""
+        self.pid, self.scratch = fork.pid, fork.scratch
+        self._server, self._fork, self._lease = server, fork, lease
+        self._channel = Channel(fork.stream)
         self._memory_kills = memory_kills()
         self._is_reaped = self._is_closed = False
+        try:
+            self.protections: dict[str, str] = self._channel.receive(_ENTER_S)[0]["protections"]
+        except (ChannelClosed, ChannelTimeout) as error:
+            why = last_line(self.log())
+            self.kill()
+            raise InfrastructureError(f"a worker died before it was ready{why}") from error
 
     def ask(self, request: Request[R], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer[R]:
         """Send a request and wait for its reply.
@@ -285,12 +209,12 @@ class Worker:
         log, self._is_reaped = self.log(), ending is not None
         self.kill()
         if ending is None:
-            return WorkerDied(None, log, lost=self._parent.poll() is not None)
+            return WorkerDied(None, log, lost=self._fork.parent.poll() is not None)
         return WorkerDied(ending.code, log, no_memory=killed, cpu_s=ending.cpu_s)
 
     def is_alive(self) -> bool:
         """Tell whether it still runs, as far as a look at its process tells."""
-        if self._is_closed or self._parent.poll() is not None:
+        if self._is_closed or self._fork.parent.poll() is not None:
             return False
         try:
             return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -298,7 +222,7 @@ class Worker:
             return False
 
     def _ending(self) -> Ending | None:
-        return None if self._parent.poll() is not None else self._zygote.ending(self.pid)
+        return self._server.ending(self._fork)
 
     def _waited_ns(self) -> int:
         return waited_ns(self.pid)
@@ -310,8 +234,7 @@ class Worker:
     def interrupt(self) -> None:
         """Kill the worker's processes; a pending `ask` raises WorkerDied."""
         if not self._is_closed:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)
+            self._fork.kill()
 
     def kill(self) -> None:
         """Kill the worker and everything it started, and remove its scratch directory."""

@@ -19,12 +19,12 @@ from passagent.evaluator.integrity.zones import (
     ordinary_bytes,
     unpredictable,
 )
-from passagent.evaluator.matching.rewrite import Rewritten
+from passagent.evaluator.matching.matcher import operators
 from passagent.evaluator.runner import calls, hostless
 from passagent.evaluator.runner.fresh import Rotation
 from passagent.evaluator.runner.planned import Planned
 from passagent.evaluator.runner.reservoirs import InputSets
-from passagent.evaluator.runner.worker_messages import GraphReply, ReportedMismatch, TakeGraph
+from passagent.evaluator.runner.worker_messages import GraphReply, TakeGraph
 from passagent.sandbox.channel import Arena
 from passagent.tasks.graphio import dump_graph, load_graph, operator_name
 from passagent.tasks.meta import TensorMeta
@@ -69,7 +69,7 @@ def take(
 
         assert module is not None
         captured = capture(module, live)
-        nodes, order = dump_graph(captured.graph_module), captured.order
+        nodes, order = dump_graph(captured.graph_module.graph), captured.order
     if loaded is not None:
         name = request.subgraph["name"]
         built = _compiled(loaded, name, module) if module and by_dynamo else _rewritten(loaded, name, nodes)
@@ -79,7 +79,7 @@ def take(
             call = torch.compile(module, dynamic=False, **arguments(compiler))
         elif module is not None and by_dynamo:
             call = module
-        built = _Built(call, None, {"matches": 0, "applied": [], "mismatches": []})
+        built = _Built(call, None, {"matches": 0})
     call_order = order
     if by_dynamo or is_compiled(compiler):
         call_order = list(range(len(live)))
@@ -124,7 +124,7 @@ def _rewritten(planned: Planned, name: str, nodes: Nodes) -> _Built:
     """The candidate's passes applied to the captured graph, and once more for audits."""
     calls = planned.calls(name)
     timed, audited = (planned.apply(load_graph(nodes), calls, is_audited) for is_audited in (False, True))
-    return _Built(timed.graph_module.forward, audited.graph_module.forward, _report(timed))
+    return _Built(timed.forward, audited.forward, _report(timed))
 
 
 def _compiled(planned: Planned, name: str, module: torch.nn.Module) -> _Built:
@@ -133,9 +133,9 @@ def _compiled(planned: Planned, name: str, module: torch.nn.Module) -> _Built:
 
     def compiled(is_audited: bool) -> Callable[..., Any]:
         def backend(graph_module: torch.fx.GraphModule, _: list[Any]) -> Callable[..., Any]:
-            rewritten = planned.apply(graph_module, calls, is_audited)
-            built.report = _report(rewritten)
-            return rewritten.graph_module.forward
+            planned.apply(graph_module, calls, is_audited)
+            built.report = _report(graph_module)
+            return graph_module.forward
 
         return torch.compile(module, backend=backend, dynamic=False, fullgraph=True)
 
@@ -143,12 +143,10 @@ def _compiled(planned: Planned, name: str, module: torch.nn.Module) -> _Built:
     return built
 
 
-def _report(rewritten: Rewritten) -> dict[str, Any]:
-    nodes = [n for n in rewritten.graph_module.graph.nodes if n.op not in ("placeholder", "output")]
+def _report(rewritten: torch.fx.GraphModule) -> dict[str, Any]:
+    nodes = operators(rewritten.graph)
     return {
-        "matches": len(rewritten.applied),
-        "applied": rewritten.applied,
-        "mismatches": [ReportedMismatch(**vars(mismatch)) for mismatch in rewritten.mismatches],
+        "matches": sum("replacement" in node.meta for node in nodes),
         "left": [node.meta.get("replacement") or operator_name(node.target) for node in nodes],
     }
 

@@ -28,8 +28,8 @@ _END_S = 5.0
 """For a worker to end, which it does when it has answered."""
 
 
-class InsideZygote:
-    """Stands where a Zygote stands; what it forks is a thread."""
+class ThreadServer:
+    """Starts threads in the place of the processes that a WorkerServer forks."""
 
     def __init__(self, threads: int, lease: DeviceLease) -> None:
         """`threads`: of OpenMP, for each worker. `lease`: they share the device for each step."""

@@ -21,37 +21,23 @@ from passagent.evaluator.correctness.inplace import states_of
 from passagent.evaluator.correctness.sets import SETS
 from passagent.evaluator.correctness.settled import settle
 from passagent.evaluator.integrity.blocks import Blocks
+from passagent.evaluator.result import Violation
 from passagent.evaluator.runner import calls, subgraphs
 from passagent.evaluator.runner import worker_messages as messages
-from passagent.evaluator.runner.explain import explain, told
 from passagent.evaluator.runner.fresh import Windows, window_of
 from passagent.evaluator.runner.lockstep import Turn, TurnLost
 from passagent.evaluator.runner.marks import mark_by
 from passagent.evaluator.runner.planned import Planned, Plans
+from passagent.evaluator.sizes import ERROR
+from passagent.evaluator.worker_text import plain
 from passagent.plan import extension
 from passagent.sandbox.channel import Channel, ChannelClosed
 from passagent.sandbox.environment import give_memory_back
 from passagent.sandbox.unseen import Unseen
 from passagent.tasks.module import full_device
 
-
-def warm_up_dynamo(cuda: bool) -> None:
-    """In the fork server: import Dynamo and, on the CPU, capture a small graph: much is prepared at first
-    use.
-
-    Where workers use CUDA it may not run here: it asks for the devices, and what has been asked for cannot be
-    forked.
-    """
-    from passagent.tasks.capture import capture
-
-    if cuda:
-        return
-
-    class Tiny(torch.nn.Module):
-        def forward(self, a: torch.Tensor) -> tuple[torch.Tensor]:
-            return (torch.nn.functional.silu(a) + 1.0,)
-
-    capture(Tiny(), [torch.ones(2)])
+_NO_MEMORY = ("can't allocate memory", "CUDACachingAllocator.cpp")
+"""The second: a GPU's allocator that finds none asks NVML who holds it, and fails at that in the sandbox."""
 
 
 class _State:
@@ -81,9 +67,9 @@ def serve(channel: Channel, protections: dict[str, str], folder: Path) -> None:
         try:
             reply = _answer(state, messages.request(message), fds)
         except Exception as error:
-            reply = messages.Failure(error=explain(error))
+            reply = messages.Failure(error=_explain(error))
         if state.loaded is not None:
-            violations = [told(violation) for violation in state.blocks.take()[: messages.VIOLATIONS]]
+            violations = [_reported(violation) for violation in state.blocks.take()[: messages.VIOLATIONS]]
             reply = reply.model_copy(update={"violations": violations})
         channel.send(reply.model_dump(exclude_unset=True))
 
@@ -334,3 +320,34 @@ def _kept(graph: calls.Graph, kept_call: calls.Kept) -> messages.Kept:
 def _written(graph: calls.Graph, tensor: torch.Tensor) -> messages.Tensor:
     """A copy in the outputs' arena."""
     return messages.Tensor(**vars(graph.outputs.write(tensor)))
+
+
+def _explain(error: Exception) -> messages.Error:
+    """The kind of failure (a Status) and its message, by the first cause."""
+    chain: list[BaseException] = [error]
+    while chain[-1].__cause__ is not None:
+        chain.append(chain[-1].__cause__)
+    is_memory = any(
+        isinstance(link, (MemoryError, torch.OutOfMemoryError))
+        or any(words in str(link) for words in _NO_MEMORY)
+        for link in chain
+    )
+    text = f"{type(chain[-1]).__name__}: {chain[-1]}"
+    answer: dict[str, Any] = {
+        "kind": "out_of_memory" if is_memory else "runtime_error",
+        "message": plain(text[:ERROR]).strip()[: messages.TEXT],
+    }
+    system = next((link for link in chain if isinstance(link, OSError) and link.errno), None)
+    if system is not None:  # believed of a worker that runs none but trusted code
+        answer |= {"errno": system.errno, "path": plain(str(system.filename or ""))[: messages.NAME]}
+    return messages.Error(**answer)
+
+
+def _reported(violation: Violation) -> messages.ReportedViolation:
+    """A violation as a worker reports it: cut to what the referee takes."""
+    return messages.ReportedViolation(
+        rule=violation.rule[: messages.NAME],
+        file=plain(violation.file)[: messages.NAME],
+        line=violation.line,
+        message=plain(violation.message)[: messages.TEXT],
+    )

@@ -15,8 +15,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from passagent.plan.arguments import Dtype
 from passagent.sandbox.channel import Placed
 
-VERSION: Literal[2] = 2
-"""The version of these messages: a worker of another version takes none."""
 TEXT = 1 << 14
 """Characters of an error, or of a node that is printed."""
 NAME = 1 << 10
@@ -93,19 +91,8 @@ class Kept(_Model):
     left: _Tensors
 
 
-class ReportedMismatch(_Model):
-    pass_name: Name
-    matched_nodes: _Count
-    pattern_nodes: _Count
-    pattern_node: _Text
-    graph_node: _Text | None
-    reason: _Text
-
-
 class GraphReply(Reply):
     matches: _Count
-    applied: Annotated[list[Name], Field(max_length=1 << 16)]
-    mismatches: Annotated[list[ReportedMismatch], Field(max_length=1 << 10)]
     left: Annotated[list[Name], Field(max_length=1 << 16)] = []
     dispatches: _Figure = 0.0
     """How many empty operators the host's share of a call is worth, and what one of them takes, ns."""
@@ -200,7 +187,6 @@ class Load(Request[Reply]):
     """A candidate's plans (Plans.data), or none for eager and compilers."""
 
     op: Literal["load"] = "load"
-    version: Literal[2] = VERSION
     plans: dict[str, Any] | None
     compiler: str | None
     device: str

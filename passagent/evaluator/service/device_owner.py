@@ -5,7 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from passagent.errors import InfrastructureError, MachineFault, PassagentError, TaskError, UsageError
 from passagent.evaluator.hardware.devices import Device
+
+KINDS: dict[str, type[PassagentError]] = {
+    "task": TaskError,
+    "usage": UsageError,
+    "failed": PassagentError,
+    "machine": MachineFault,
+}
+"""Errors of a referee, by their names in plain data; anything else is Lost."""
+
+
+def error_kind(error: PassagentError) -> str:
+    """The name of an error in plain data."""
+    names = {kind: name for name, kind in KINDS.items()} | {InfrastructureError: "infrastructure"}
+    return names.get(type(error), "failed")
 
 
 class Lost(Exception):

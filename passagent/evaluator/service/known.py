@@ -32,7 +32,7 @@ from passagent.sandbox.environment import (
     package_version,
     worker_threads,
 )
-from passagent.store import Store, blobs, evaluations
+from passagent.store import Store, evaluations
 from passagent.store.database import now
 from passagent.tasks import Task
 
@@ -118,7 +118,7 @@ def recall(
 def keep(store: Store, case: Case, evaluation: Evaluation, run_id: str | None = None) -> int:
     """Store the evaluation of `case`, charged to a run if there is one; its id."""
     if evaluation.plan_files:
-        blobs.keep(store, evaluation.plan_files)
+        store.keep_files(evaluation.plan_files)
     return evaluations.add_evaluation(
         store,
         run_id,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -26,7 +27,6 @@ from passagent.evaluator.hardware.devices import Device, find_devices
 from passagent.evaluator.hardware.leases import is_in_use
 from passagent.evaluator.reference.eager import EagerGraph, read_graphs
 from passagent.evaluator.result import Candidate, Evaluation, Subject
-from passagent.evaluator.runner.starting import StartedReferee, cpu_sets
 from passagent.evaluator.service.device_owner import DeviceOwner, Fleet, Lost
 from passagent.evaluator.service.referee_process import RefereeProcess
 from passagent.evaluator.target import target_of
@@ -113,12 +113,11 @@ class EvaluatorPool:
         config: EvaluatorConfig,
         devices: Sequence[Device] | None = None,
         tell: Callable[[str], None] = log.warning,
-        ahead: StartedReferee | None = None,
         fleet: Fleet | None = None,
     ) -> None:
-        """`tell` gets a line for people about waits, faults, quarantine; `ahead`: the first device's owner.
+        """`tell` gets a line for people about waits, faults, quarantine.
 
-        fleet: whose devices these are, if not this machine's.
+        `fleet`: whose devices these are, if not this machine's.
         Raises UsageError if `config.device` is not here, or `config.target` cannot be used.
         """
         target_of(config)
@@ -126,11 +125,11 @@ class EvaluatorPool:
         self._fleet = fleet
         self._attending: asyncio.Task[None] | None = None
         if fleet is None:
-            all_devices = devices or find_devices(config.device) * cpu_sets(config)
+            all_devices = devices or find_devices(config.device) * _cpu_sets(config)
             shares = core_shares(len(all_devices))
             self._slots = [
-                DeviceSlot(_owner(device, config, cores, None if number else ahead, tell), cores)
-                for number, (device, cores) in enumerate(zip(all_devices, shares, strict=True))
+                DeviceSlot(_owner(device, config, cores, tell), cores)
+                for device, cores in zip(all_devices, shares, strict=True)
             ]
         else:
             self._slots = [DeviceSlot(owner) for owner in fleet.owners]
@@ -144,6 +143,12 @@ class EvaluatorPool:
     def size(self) -> int:
         """Devices, fit or not."""
         return len(self._slots)
+
+    def start(self) -> None:
+        """Start the first device's process on this machine and do not wait: it imports torch meanwhile."""
+        for slot in self._slots[:1]:
+            if isinstance(slot.owner, RefereeProcess):
+                slot.owner.start()
 
     async def evaluate(self, task_path: Path, subject: Subject, bar: float | None = None) -> Evaluation:
         """Judge a candidate, or a compiler in its place, on the task at `task_path`.
@@ -379,15 +384,23 @@ def _state(slot: DeviceSlot) -> str:
     return "busy" if slot.is_busy else "idle"
 
 
+def _cpu_sets(config: EvaluatorConfig) -> int:
+    """Candidates that are judged at a time on the CPU, each on cores of its own: `threads`, and one for its
+    referee. One where all cores are the workers', and on a GPU.
+    """
+    if config.device != "cpu" or config.threads is None or config.isolation != "sandboxed":
+        return 1
+    return max(1, len(os.sched_getaffinity(0)) // (config.threads + 1))
+
+
 def _owner(
     device: Device,
     config: EvaluatorConfig,
     cores: list[int],
-    ahead: StartedReferee | None,
     tell: Callable[[str], None],
 ) -> DeviceOwner:
     if config.isolation == "sandboxed":
-        return RefereeProcess(device, config, cores, ahead, tell)
+        return RefereeProcess(device, config, cores, tell)
     from passagent.evaluator.service.referee_inside import RefereeInside  # it takes torch
 
     return RefereeInside(device, config, tell)

@@ -13,8 +13,8 @@ from passagent.evaluator.hardware import health
 from passagent.evaluator.hardware.devices import Device
 from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.judging.referee import Referee
-from passagent.evaluator.service.asking import answer
 from passagent.evaluator.service.device_owner import Lost
+from passagent.evaluator.service.serve import answer
 from passagent.system.faults import named
 
 
@@ -49,7 +49,7 @@ class RefereeInside:
             with named("the evaluator"):
                 if self._referee is None:
                     self._referee = Referee(self._config, lease=DeviceLease(self.device, tell=notify))
-                return answer(self._referee, request)
+                return answer(self._referee, request)["result"]
         except MachineFault:
             raise
         except InfrastructureError as error:

@@ -7,17 +7,21 @@ import json
 import logging
 import os
 import signal
+import socket
 import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import IO, Any
 
 from passagent.config import EvaluatorConfig
-from passagent.errors import MachineFault, PassagentError, TaskError, UsageError
+from passagent.errors import MachineFault, PassagentError
 from passagent.evaluator.hardware import health
 from passagent.evaluator.hardware.devices import Device
-from passagent.evaluator.runner.starting import StartedReferee, start_referee
-from passagent.evaluator.service.device_owner import Lost
-from passagent.system.faults import NO_MEMORY
+from passagent.evaluator.service.device_owner import KINDS, Lost
+from passagent.sandbox.environment import import_path
+from passagent.system.faults import NO_MEMORY, named
 from passagent.system.machine_memory import memory_kills
 
 log = logging.getLogger("passagent.evaluator")
@@ -26,62 +30,91 @@ _START_TIMEOUT_S = 240.0
 _STOP_TIMEOUT_S = 10.0
 _LINE_LIMIT = 256 << 20
 _LOG_TAIL = 4000
-KINDS: dict[str, type[PassagentError]] = {
-    "task": TaskError,
-    "usage": UsageError,
-    "failed": PassagentError,
-    "machine": MachineFault,
-}
-"""Errors of a referee, by their names in plain data; anything else is Lost."""
 
 
-Connection = tuple[StartedReferee, asyncio.StreamReader, asyncio.StreamWriter]
+@dataclass
+class _Running:
+    """A process, the socket to it, and what it writes to stderr."""
+
+    process: subprocess.Popen[bytes]
+    socket: socket.socket
+    log: IO[bytes]
+    streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+    """Path of the socket, once the process is ready."""
+
+    def end(self) -> None:
+        """Kill it, if it still runs, and wait for its end. Raises subprocess.TimeoutExpired."""
+        self.socket.close()
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(_STOP_TIMEOUT_S)
 
 
 class RefereeProcess:
-    """Starts its process, on `cores`, when it is first asked (or takes `ahead`), and again after `stop`."""
+    """Starts its process, on `cores`, when it is first asked, and again after `stop`."""
 
     def __init__(
         self,
         device: Device,
         config: EvaluatorConfig,
         cores: list[int],
-        ahead: StartedReferee | None = None,
         notify: Callable[[str], None] = log.warning,
     ) -> None:
         """`notify` gets the lines for people that come before an answer."""
-        self.device, self._config, self._cores, self._ahead = device, config, cores, ahead
-        self._tell = notify
-        self._started: StartedReferee | None = None
-        self._connection: Connection | None = None
+        self.device, self._cores, self._notify = device, cores, notify
+        self._config = config.model_copy(update={"device": device.name})
+        self._running: _Running | None = None
         self._memory_kills = memory_kills()
 
     @property
     def pid(self) -> int | None:
         """The process's id while there is one."""
-        started = self._started or self._ahead
-        return started.process.pid if started else None
+        return self._running.process.pid if self._running else None
+
+    def start(self) -> None:
+        """Start the process, unless it runs, and do not wait until it is ready.
+
+        Raises OSError, InfrastructureError for its log.
+        """
+        if self._running is not None:
+            return
+        with named("the evaluator does not start"):
+            written = tempfile.TemporaryFile()  # noqa: SIM115
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "passagent.evaluator.service.serve"),
+                    *(self._config.model_dump_json(), json.dumps(self._cores)),
+                ],
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=written,
+                start_new_session=True,  # Ctrl-C is for the search, which then closes the pool
+                env=os.environ | import_path(),
+            )
+        self._running = _Running(process, ours, written)
 
     async def ask(self, request: dict[str, Any]) -> Any:
         """Ask the referee, as DeviceOwner.ask says."""
-        connection = self._connection or await self._start()
-        answer = self._unwrap(await self._exchange(*connection, request))
-        return answer["result"]
+        if self._running is None or self._running.streams is None:
+            await self._connect()
+        return self._unwrap(await self._exchange(request))["result"]
 
     async def foresee(self, request: dict[str, Any]) -> None:
         """Announce the next request, as DeviceOwner.foresee says."""
-        if self._connection is not None:
-            self._connection[2].write(json.dumps({"next": request}).encode() + b"\n")
+        if self._running is not None and self._running.streams is not None:
+            self._running.streams[1].write(json.dumps({"next": request}).encode() + b"\n")
 
-    async def _start(self) -> Connection:
-        ahead, self._ahead = self._ahead, None
-        started = self._started = ahead or start_referee(self.device.name, self._config, self._cores)
-        reader, writer = await asyncio.open_unix_connection(sock=started.socket, limit=_LINE_LIMIT)
-        self._connection = started, reader, writer
+    async def _connect(self) -> None:
+        """Wait until the process, which is started if there is none, is ready. Raises Lost, MachineFault."""
+        self.start()
+        assert self._running is not None
+        streams = await asyncio.open_unix_connection(sock=self._running.socket, limit=_LINE_LIMIT)
+        self._running.streams = streams
         try:
             async with asyncio.timeout(_START_TIMEOUT_S):
-                ready = await self._exchange(started, reader, writer)
-            self._unwrap(ready)
+                self._unwrap(await self._exchange())
         except TimeoutError as error:
             raise Lost(f"not ready within {_START_TIMEOUT_S:.0f} s", starting=True) from error
         except MachineFault:
@@ -89,16 +122,12 @@ class RefereeProcess:
         except (Lost, PassagentError) as error:
             # the device was here when the pool was made: a usage error, too, means that it is gone
             raise Lost(str(error), starting=True) from error
-        return started, reader, writer
 
-    async def _exchange(
-        self,
-        started: StartedReferee,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        request: dict[str, Any] | None = None,
-    ) -> dict[str, Any]:
+    async def _exchange(self, request: dict[str, Any] | None = None) -> dict[str, Any]:
         """Send a request, if any, and read the next answer. Raises Lost."""
+        running = self._running
+        assert running is not None and running.streams is not None
+        reader, writer = running.streams
         try:
             if request is not None:
                 writer.write(json.dumps(request).encode() + b"\n")
@@ -107,11 +136,11 @@ class RefereeProcess:
                 message: dict[str, Any] = json.loads(line)
                 if "note" not in message:
                     return message
-                self._tell(message["note"])
+                self._notify(message["note"])
         except (ConnectionError, asyncio.IncompleteReadError, ValueError) as error:
             log.info("%s: %s", self.device.name, error)
-        ended = await _end_of(started.process)
-        if started.process.returncode == -signal.SIGKILL and memory_kills() > self._memory_kills:
+        ended = await _end_of(running.process)
+        if running.process.returncode == -signal.SIGKILL and memory_kills() > self._memory_kills:
             raise MachineFault(f"the kernel killed the evaluator's process: {NO_MEMORY}")
         raise Lost(f"the evaluator's process {ended}{self._last_line()}")
 
@@ -125,9 +154,9 @@ class RefereeProcess:
 
     def _last_line(self) -> str:
         """`": LINE"` of the last line that the process wrote to stderr; all of it goes to the log."""
-        if self._started is None:
+        if self._running is None:
             return ""
-        written = self._started.log.fileno()
+        written = self._running.log.fileno()
         size = os.fstat(written).st_size
         # not by seek: the process writes through the same open file
         text = os.pread(written, _LOG_TAIL, max(0, size - _LOG_TAIL)).decode(errors="replace").strip()
@@ -141,19 +170,17 @@ class RefereeProcess:
 
     async def stop(self) -> None:
         """End the process and its workers, if there is one."""
-        started, self._started = self._started or self._ahead, None
-        connection, self._connection, self._ahead = self._connection, None, None
-        if connection is not None:
-            connection[2].close()
-        if started is None:
+        running, self._running = self._running, None
+        if running is None:
             return
+        if running.streams is not None:
+            running.streams[1].close()
         try:
-            await asyncio.to_thread(started.end)
+            await asyncio.to_thread(running.end)
         except subprocess.TimeoutExpired:
-            log.warning(
-                "%s: pid %d does not end; the driver may hold it", self.device.name, started.process.pid
-            )
-        started.log.close()
+            pid = running.process.pid
+            log.warning("%s: pid %d does not end; the driver may hold it", self.device.name, pid)
+        running.log.close()
 
 
 async def _end_of(process: subprocess.Popen[bytes]) -> str:

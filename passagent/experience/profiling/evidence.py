@@ -7,20 +7,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple
-
-from pydantic import BaseModel
+from typing import Any, NamedTuple
 
 from passagent.evaluator.result import INEXACT
 from passagent.experience.diagnosis import ADVICE, PLAUSIBLE, SHARE
-from passagent.experience.profiling.profile_record import GraphProfile, KernelProfile, Profile
-
-MOST_LINES = 12
-"""The most lines of a diagnosis that a model gets."""
-
-Limit = Literal[
-    "memory", "compute", "tensor", "latency", "occupancy", "spill", "divergence", "at_the_roofline", "inexact"
-]
+from passagent.experience.profiling.profile_record import Finding, GraphProfile, KernelProfile, Limit, Profile
 
 LAUNCH_SHARE = 0.5
 """The share of a call's time outside kernels from which launches limit it."""
@@ -55,53 +46,6 @@ _ADVICE: dict[str, str] = ADVICE | {
 }
 _WAITING = "warps wait for memory or each other: more loads in flight at once help"
 _UNCOALESCED = "let neighbouring threads touch neighbouring elements, through shared memory if need be"
-
-
-class Finding(BaseModel):
-    """One limit, and what shows it."""
-
-    limit: Limit
-    graph: str
-    kernel: str = ""
-    metric: str
-    value: float
-    threshold: float
-    unit: str = ""
-    advice: str
-    weight: float = 1.0
-    """Share of the graph's time in kernels that the kernel takes; of a whole call by what is sure of it."""
-
-    def line(self) -> str:
-        """In words."""
-        where = f"{self.graph}, {self.kernel}" if self.kernel else self.graph
-        unit = f" {self.unit}" if self.unit else ""
-        return (
-            f"{self.limit.replace('_', ' ')} ({where}): {self.metric} {self.value:.3g}{unit}, "
-            f"threshold {self.threshold:.3g}; {self.advice}"
-        )
-
-
-class Evidence(BaseModel):
-    """The evidence of a profile. `limits` is empty where it shows nothing; then `missing` may say why."""
-
-    limits: list[Finding]
-    """The most important first."""
-    missing: list[str]
-    """Figures that a rule needed."""
-
-    @property
-    def main(self) -> Limit | None:
-        """Return what limits most; None: abstained."""
-        return self.limits[0].limit if self.limits else None
-
-    def text(self, notes: list[str] | None = None) -> str:
-        """At most MOST_LINES lines for an author."""
-        lines = [finding.line() for finding in self.limits[:8]]
-        if not lines:
-            lines = ["no limit is shown by what was measured"]
-        if self.missing:
-            lines.append(f"not measured: {', '.join(self.missing[:8])}")
-        return "\n".join([*lines, *(notes or [])][:MOST_LINES])
 
 
 def _busiest(metrics: Mapping[str, float]) -> float:
@@ -154,8 +98,12 @@ _QUIET_RULES = (
 _ROOFLINE_RULE = _Rule("at_the_roofline", "the busiest unit", _busiest, ROOFLINE_PERCENT, "%")
 
 
-def examine(profile: Profile) -> Evidence:
-    """Examine the figures of a profile. A graph's launches come first, then its kernels by their time."""
+def examine(profile: Profile) -> Profile:
+    """Fill in what the figures of a profile show: its `limits`, and the figures that are `missing`.
+
+    What is certain of a whole call comes first, then kernels by their time; of one kernel the order of the
+    rules.
+    """
     findings, missing = list[Finding](), list[str]()
     if profile.exactness is not None and profile.exactness <= INEXACT:
         findings.append(
@@ -165,13 +113,12 @@ def examine(profile: Profile) -> Evidence:
         findings += _graph_findings(graph)
         times = [(kernel.duration_us or 0.0) * kernel.launches for kernel in graph.kernels]
         total = sum(times) or 1.0
-        pairs = zip(graph.kernels, times, strict=True)
-        for kernel, time in sorted(pairs, key=lambda pair: -pair[1]):
+        for kernel, time in zip(graph.kernels, times, strict=True):
             where = {"graph": graph.name, "kernel": kernel.name[:60], "weight": time / total}
             findings += _kernel_findings(kernel, profile.multiprocessors, where, missing)
-    # what is certain of a whole call, then kernels by their share; of one kernel the order of the rules
-    findings.sort(key=lambda finding: -finding.weight)
-    return Evidence(limits=findings, missing=list(dict.fromkeys(missing)))
+    profile.limits = sorted(findings, key=lambda finding: -finding.weight)
+    profile.missing = list(dict.fromkeys(missing))
+    return profile
 
 
 def _finding(

@@ -37,8 +37,7 @@ def prepared_call(plans: dict[str, str], task_path: str, name: str, device: str)
     subgraph = next(named for named in task.subgraphs if named.name == name)
     graph = next(named for named in record.subgraphs_of(task, "cuda") if named.name == name)
     built: dict[str, Built] = {}
-    calls = next(named.calls for named in recording.subgraphs if named.name == name)
-    for plan in (recording.passes[call.number].plans[call.plan] for call in calls):
+    for plan in (recording.passes[call.number].plans[call.plan] for call in recording.calls_of(name)):
         check(plan)
         if any(kernel.kind == "cpp" for kernel in plan.kernels.values()):
             raise UsageError(f"{name}: launches a C++ kernel, which is not run outside the sandbox")
@@ -47,7 +46,7 @@ def prepared_call(plans: dict[str, str], task_path: str, name: str, device: str)
     planned = Planned(Plans(recording, built), device, Blocks())
     rewritten = planned.apply(load_graph(graph.nodes), planned.calls(name), is_audited=False)
     arguments = [inputs[position] for position in graph.order]
-    return lambda: rewritten.graph_module(*arguments)
+    return lambda: rewritten(*arguments)
 
 
 def trace(call: Callable[[], object], calls: int = CALLS) -> tuple[float, float, list[KernelProfile]]:

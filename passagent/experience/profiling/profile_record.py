@@ -5,6 +5,7 @@ free: what an evaluation and the compilers know. cheap: one traced run of the re
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Literal
 
@@ -18,6 +19,12 @@ from passagent.kernels.vector_report import vector_report
 from passagent.plan.model import NativeKernel, Plan
 
 Tier = Literal["free", "cheap", "deep"]
+Limit = Literal[
+    "memory", "compute", "tensor", "latency", "occupancy", "spill", "divergence", "at_the_roofline", "inexact"
+]
+
+MOST_LINES = 12
+"""The most lines of a diagnosis that a model gets."""
 
 
 class _Record(BaseModel):
@@ -40,6 +47,17 @@ class KernelProfile(KernelUse):
     missed: list[str] = Field(default_factory=list)
     metrics: dict[str, float] = Field(default_factory=dict)
     """Hardware counters, by our names (nsight.METRICS)."""
+
+    def line(self) -> str:
+        """Return the kernel in words."""
+        words = [f"{self.launches} x"] if self.launches > 1 else []
+        words += [f"{self.duration_us:,.1f} us"] if self.duration_us is not None else []
+        words += [f"{self.registers} registers"] if self.registers is not None else []
+        words += [f"{self.stack_bytes} B local"] if self.stack_bytes else []
+        words += [f"{self.shared_bytes} B shared"] if self.shared_bytes else []
+        if self.vector_loops is not None:
+            words.append(f"{self.vector_loops} vector loops, {self.scalar_loops} scalar")
+        return f"{self.name[:50]}: {', '.join(words) or 'nothing known'}"
 
 
 class GraphProfile(_Record):
@@ -68,6 +86,42 @@ class GraphProfile(_Record):
     """The part of it in kernels."""
     kernels: list[KernelProfile] = Field(default_factory=list)
 
+    def line(self) -> str:
+        """Return the subgraph in words."""
+        words = [f"{self.moved_bytes / 1e6:,.2f} MB"]
+        words += [f"{self.flops / 1e6:,.1f} MFLOP"] if self.flops else []
+        words += [f"{self.launches} launches"] if self.launches is not None else []
+        words += [f"{self.measured_us:,.1f} us"] if self.measured_us else []
+        words += [f"speed of light {self.light_us:,.1f} us"] if self.light_us is not None else []
+        words += [f"headroom {self.headroom:.2f}x"] if self.headroom else []
+        if self.wall_us and self.busy_us is not None:
+            words.append(f"{self.busy_us:,.1f} of {self.wall_us:,.1f} us in kernels")
+        return f"  {self.name} ({self.dtype}): {', '.join(words)}"
+
+
+class Finding(_Record):
+    """One limit, and what shows it."""
+
+    limit: Limit
+    graph: str
+    kernel: str = ""
+    metric: str
+    value: float
+    threshold: float
+    unit: str = ""
+    advice: str
+    weight: float = 1.0
+    """Share of the graph's time in kernels that the kernel takes; of a whole call by what is sure of it."""
+
+    def line(self) -> str:
+        """Return the finding in words."""
+        where = f"{self.graph}, {self.kernel}" if self.kernel else self.graph
+        unit = f" {self.unit}" if self.unit else ""
+        return (
+            f"{self.limit.replace('_', ' ')} ({where}): {self.metric} {self.value:.3g}{unit}, "
+            f"threshold {self.threshold:.3g}; {self.advice}"
+        )
+
 
 class Profile(_Record):
     """A candidate on a task."""
@@ -89,6 +143,40 @@ class Profile(_Record):
     notes: list[str] = Field(default_factory=list)
     """Notes on what could not be measured, a line each."""
     seconds: float = 0.0
+    limits: list[Finding] = Field(default_factory=list)
+    """The limits, the most important first (evidence.examine); if it is empty, `missing` may say why."""
+    missing: list[str] = Field(default_factory=list)
+    """Figures that a rule needed."""
+
+    @property
+    def main(self) -> Limit | None:
+        """Return what limits most; None: abstained."""
+        return self.limits[0].limit if self.limits else None
+
+    def as_json(self) -> str:
+        """The record with its evidence, on one line."""
+        keys = {"limits", "missing"}
+        evidence = self.model_dump(include=keys) | {"main": self.main}
+        return json.dumps(self.model_dump(exclude=keys) | {"evidence": evidence})
+
+    def text(self) -> str:
+        """At most MOST_LINES lines for an author."""
+        lines = [finding.line() for finding in self.limits[:8]] or ["no limit is shown by what was measured"]
+        if self.missing:
+            lines.append(f"not measured: {', '.join(self.missing[:8])}")
+        return "\n".join([*lines, *self.notes][:MOST_LINES])
+
+    def report(self) -> str:
+        """Each subgraph in a line, its kernels beneath it, and what limits the pass, for people."""
+        lines = [f"{self.task} on {self.device_model or self.device}, tier {self.tier}"]
+        if self.bandwidth:
+            peaks = ", ".join(f"{dtype} {rate / 1e9:,.0f}" for dtype, rate in self.peak_flops.items())
+            copies = f"copies {self.bandwidth / 1e9:,.1f} GB/s"
+            lines.append(f"measured here: {copies}; products {peaks} GFLOP/s")
+        for graph in self.graphs:
+            lines += [graph.line(), *(f"    {kernel.line()}" for kernel in graph.kernels)]
+        lines += ["what limits it:", *(f"  {line}" for line in self.text().splitlines())]
+        return "\n".join(lines)
 
 
 def free_profile(evaluation: Evaluation, machine: Machine, device_model: str = "") -> Profile:

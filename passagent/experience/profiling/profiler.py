@@ -9,7 +9,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from passagent.evaluator.candidate import Candidate
@@ -18,7 +17,7 @@ from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.hardware.machine import measure_machine
 from passagent.evaluator.result import Evaluation
 from passagent.experience.profiling import nsight
-from passagent.experience.profiling.evidence import Evidence, examine
+from passagent.experience.profiling.evidence import examine
 from passagent.experience.profiling.profile_record import (
     GraphProfile,
     KernelProfile,
@@ -41,39 +40,9 @@ TRACE_S = 60.0
 """For tracing one subgraph, s."""
 
 
-@dataclass(frozen=True)
-class Profiled:
-    """A profile, and what it shows."""
-
-    profile: Profile
-    evidence: Evidence
-
-    def as_json(self) -> str:
-        """The record with its evidence, on one line."""
-        evidence = self.evidence.model_dump() | {"main": self.evidence.main}
-        return json.dumps(self.profile.model_dump() | {"evidence": evidence})
-
-    def text(self) -> str:
-        """At most evidence.MOST_LINES lines for an author."""
-        return self.evidence.text(self.profile.notes)
-
-    def report(self) -> str:
-        """Each subgraph in a line, its kernels beneath it, and what limits the pass, for people."""
-        profile = self.profile
-        lines = [f"{profile.task} on {profile.device_model or profile.device}, tier {profile.tier}"]
-        if profile.bandwidth:
-            peaks = ", ".join(f"{dtype} {rate / 1e9:,.0f}" for dtype, rate in profile.peak_flops.items())
-            copies = f"copies {profile.bandwidth / 1e9:,.1f} GB/s"
-            lines.append(f"measured here: {copies}; products {peaks} GFLOP/s")
-        for graph in profile.graphs:
-            lines += [_graph_line(graph), *(f"    {_kernel_line(kernel)}" for kernel in graph.kernels)]
-        lines += ["what limits it:", *(f"  {line}" for line in self.text().splitlines())]
-        return "\n".join(lines)
-
-
 def profile_evaluated(
     task: Task, candidate: Candidate, evaluation: Evaluation, device: str, deep: bool
-) -> Profiled:
+) -> Profile:
     """The profile of a candidate that was judged on this machine's `device`; `deep`: with hardware counters.
 
     What cannot be measured is a note in the profile, in one line. Raises PassagentError for another device.
@@ -93,7 +62,7 @@ def profile_evaluated(
     else:
         profile.notes.append(f"the candidate is {evaluation.status}: only a correct one is traced")
     profile.seconds = round(time.monotonic() - begun, 3)
-    return Profiled(profile, examine(profile))
+    return examine(profile)
 
 
 def _recording(task: Task, candidate: Candidate, evaluation: Evaluation) -> Recording | None:
@@ -174,26 +143,3 @@ def _merged(earlier: Sequence[KernelProfile], measured: Sequence[KernelProfile])
             kernel = KernelProfile(**figures.model_dump(exclude={"metrics"}) | fields)  # noqa: PLW2901
         merged.append(kernel)
     return [*merged, *by_name.values()]
-
-
-def _graph_line(graph: GraphProfile) -> str:
-    words = [f"{graph.moved_bytes / 1e6:,.2f} MB"]
-    words += [f"{graph.flops / 1e6:,.1f} MFLOP"] if graph.flops else []
-    words += [f"{graph.launches} launches"] if graph.launches is not None else []
-    words += [f"{graph.measured_us:,.1f} us"] if graph.measured_us else []
-    words += [f"speed of light {graph.light_us:,.1f} us"] if graph.light_us is not None else []
-    words += [f"headroom {graph.headroom:.2f}x"] if graph.headroom else []
-    if graph.wall_us and graph.busy_us is not None:
-        words.append(f"{graph.busy_us:,.1f} of {graph.wall_us:,.1f} us in kernels")
-    return f"  {graph.name} ({graph.dtype}): {', '.join(words)}"
-
-
-def _kernel_line(kernel: KernelProfile) -> str:
-    words = [f"{kernel.launches} x"] if kernel.launches > 1 else []
-    words += [f"{kernel.duration_us:,.1f} us"] if kernel.duration_us is not None else []
-    words += [f"{kernel.registers} registers"] if kernel.registers is not None else []
-    words += [f"{kernel.stack_bytes} B local"] if kernel.stack_bytes else []
-    words += [f"{kernel.shared_bytes} B shared"] if kernel.shared_bytes else []
-    if kernel.vector_loops is not None:
-        words.append(f"{kernel.vector_loops} vector loops, {kernel.scalar_loops} scalar")
-    return f"{kernel.name[:50]}: {', '.join(words) or 'nothing known'}"

@@ -17,9 +17,9 @@ import torch.utils._pytree as pytree
 from passagent.errors import TaskError
 from passagent.system.resumable import whole_directory
 from passagent.tasks.capture import capture
-from passagent.tasks.constraints import check_subgraph, find_difference
+from passagent.tasks.constraints import check_subgraph, equal, find_difference
 from passagent.tasks.extract.factories import Model
-from passagent.tasks.extract.graph_text import CleanGraph, clean_graph, specialised
+from passagent.tasks.extract.graph_text import CleanGraph, clean_graph
 from passagent.tasks.extract.model_capture import Capture, capture_model, copied, quiet, restored_transforms
 from passagent.tasks.extract.sample import input_metas, write_list, write_sample
 from passagent.tasks.extract.structural_hash import StructuralHash, structural_hash
@@ -59,16 +59,24 @@ def validate(
 
 def _other_nodes(clean: CleanGraph, module: torch.nn.Module) -> str:
     """In what a graph that is captured again differs; empty if it does not."""
-    own_clean = specialised(clean)
     with quiet():
-        again = capture(module, clean.values)
-    other = clean_graph(again.graph_module, [clean.values[position] for position in again.order])
-    first = structural_hash(own_clean.graph, input_metas(own_clean.names, own_clean.values)).instance
-    second = structural_hash(other.graph, input_metas(other.names, other.values)).instance
-    if first == second:
+        again = _captured(module, clean.values)
+        has_numbers = not all(isinstance(value, torch.Tensor) for value in clean.values)
+        # Dynamo makes literals of numbers: of those of symbolic sizes as well
+        first = _captured(clean.graph_module, clean.values) if has_numbers else clean
+    hashes = [
+        structural_hash(graph.graph, input_metas(graph.names, graph.values)).instance
+        for graph in (first, again)
+    ]
+    if hashes[0] == hashes[1]:
         return ""
-    counts = [sum(node.op.startswith("call") for node in clean.graph.nodes) for clean in (own_clean, other)]
-    return f"captured again it is another graph: {counts[1]} operators, the model's {counts[0]}"
+    counts = [sum(node.op.startswith("call") for node in graph.graph.nodes) for graph in (again, first)]
+    return f"captured again it is another graph: {counts[0]} operators, the model's {counts[1]}"
+
+
+def _captured(module: torch.nn.Module, values: list[Any]) -> CleanGraph:
+    captured = capture(module, values)
+    return clean_graph(captured.graph_module, [values[position] for position in captured.order])
 
 
 @dataclass(frozen=True)
@@ -95,7 +103,7 @@ class Extracted:
     breaks: list[str]
     """Where Dynamo broke the graph, and why: `FILE:LINE: reason`."""
     result: Any
-    """The value that the model's call returned."""
+    """The value that the model's call returned. Large tensors of a GPU are in host memory here."""
 
     @property
     def ok(self) -> bool:
@@ -109,16 +117,20 @@ class Extracted:
 
 
 @restored_transforms()
-def extract_model(model: Model, out: Path, dynamic: bool = False, saves_memory: bool = False) -> Extracted:
+def extract_model(model: Model, out: Path, dynamic: bool = False) -> Extracted:
     """Extract a model into the directory `out`, which must not be there.
 
-    `saves_memory`: see capture_model. Raises PassagentError where Dynamo cannot capture it, UsageError where
-    `out` holds files.
+    Raises PassagentError where Dynamo cannot capture it, UsageError where `out` holds files.
     """
     graphs = list[ExtractedGraph]()
     with whole_directory(out) as place:
-        captured = capture_model(model, dynamic, saves_memory)
-        device = device_of(captured)
+        captured = capture_model(model, dynamic)
+        device, arguments = device_of(captured), pytree.tree_leaves((model.args, model.kwargs))
+        for piece in captured.pieces:  # one copy of a large input less while the piece is validated
+            piece.inputs = [
+                next((argument for argument in arguments if _is_same(argument, value)), value)
+                for value in piece.inputs
+            ]
         for number, piece in enumerate(captured.pieces):
             name = model.name if len(captured.pieces) == 1 else f"{model.name}_{number}"
             operators = sum(node.op.startswith("call") for node in piece.graph_module.graph.nodes)
@@ -137,6 +149,13 @@ def extract_model(model: Model, out: Path, dynamic: bool = False, saves_memory: 
             raise TaskError(f"{model.name}: {graphs[0].problems[0]}")
         write_list(place, written)
     return Extracted(out, graphs, captured.breaks, captured.result)
+
+
+def _is_same(first: Any, second: Any) -> bool:
+    """Return whether two values are plain tensors, equal in all but their memory."""
+    is_plain = type(first) is type(second) is torch.Tensor and first.layout == second.layout == torch.strided
+    kinds = [(v.shape, v.stride(), v.dtype, v.device, v.requires_grad) for v in (first, second) if is_plain]
+    return is_plain and kinds[0] == kinds[1] and equal(first, second)
 
 
 def device_of(captured: Capture) -> str:

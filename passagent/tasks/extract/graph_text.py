@@ -14,7 +14,6 @@ from torch import fx
 from passagent.errors import TaskError
 from passagent.tasks.constraints import unknown_operator
 
-_OF_NUMBERS = ("_operator", "operator", "math", "builtins")
 _SILENT = ("_log_api_usage_once", "lazy_load_decompositions")
 
 
@@ -106,33 +105,3 @@ def model_text(graph: fx.Graph) -> str:
     lines = [f"    {line}" if line.strip() else "" for line in code.src.strip().splitlines()]
     head = "\n".join(dict.fromkeys(imports))
     return f"{head}\n\n\nclass GraphModule(torch.nn.Module):\n" + "\n".join(lines) + "\n"
-
-
-def specialised(clean: CleanGraph) -> CleanGraph:
-    """The graph for the numbers of this call: what is computed of numbers alone is a literal."""
-    graph, copies = fx.Graph(), dict[fx.Node, Any]()
-    names, values = [], []
-    for node, name, value in zip(
-        clean.graph.find_nodes(op="placeholder"), clean.names, clean.values, strict=True
-    ):
-        if isinstance(value, torch.Tensor):
-            copies[node] = graph.placeholder(node.name)
-            names.append(name)
-            values.append(value)
-        else:
-            copies[node] = value
-    for node in clean.graph.nodes:
-        if node.op == "placeholder":
-            continue
-        args, kwargs = fx.node.map_aggregate(
-            (node.args, node.kwargs),
-            lambda operand: copies[operand] if isinstance(operand, fx.Node) else operand,
-        )
-        inner = list[Any]()
-        fx.node.map_arg((args, kwargs), inner.append)
-        is_of_numbers = node.target is torch.Size or getattr(node.target, "__module__", "") in _OF_NUMBERS
-        if node.op == "call_function" and is_of_numbers and not inner:
-            copies[node] = node.target(*args, **kwargs)
-        else:
-            copies[node] = graph.create_node(node.op, node.target, args, kwargs, node.name)
-    return CleanGraph(graph, names, values)

@@ -17,8 +17,8 @@ from torch import fx
 from passagent.errors import PassagentError
 from passagent.evaluator.matching.effects import is_random, name_of, written
 from passagent.tasks.capture import forget
+from passagent.tasks.constraints import set_aside
 from passagent.tasks.extract.factories import Model
-from passagent.tasks.large_tensors import crowds, equal, in_host_memory, set_aside
 
 _TRAINING = "is in training mode, with dropout or batch statistics; for inference call its eval() first"
 
@@ -42,7 +42,7 @@ class Capture:
 
     pieces: list[Piece]
     result: Any
-    """The value that the call returned."""
+    """The value that the call returned. Large tensors of a GPU are in host memory here."""
     breaks: list[str]
     """Why there are several pieces: `FILE:LINE: reason`."""
 
@@ -58,14 +58,10 @@ def restored_transforms() -> Iterator[None]:
 
 
 @restored_transforms()
-def capture_model(
-    model: Model, dynamic: bool = False, saves_memory: bool = False, breaks_at_data: bool = False
-) -> Capture:
+def capture_model(model: Model, dynamic: bool = False, breaks_at_data: bool = False) -> Capture:
     """Capture a call of the model with Dynamo. Raises PassagentError with Dynamo's reason.
 
     `dynamic`: sizes of the model's own inputs, above 1, are symbolic where Dynamo can keep them so.
-    `saves_memory`: for a caller that writes the model's arguments no more. A graph's inputs may lie in their
-    memory, and large tensors that the call returns on a GPU are moved to host memory.
     `breaks_at_data`: a size or number that depends on data breaks the graph, as in torch.compile.
     """
     pieces: list[Piece] = []
@@ -81,19 +77,20 @@ def capture_model(
             if piece:
                 piece[0].runs += 1
                 return graph_module.forward(*args)
-            inputs = copied(args, _unwritten(args, leaves, originals) if saves_memory else None)
+            inputs = copied(args)
             outputs = graph_module.forward(*args)
-            piece.append(Piece(graph_module, inputs, _as_now(outputs)))
+            piece.append(Piece(graph_module, inputs, copied(outputs, to_host=True)))
             pieces.append(piece[0])
             return outputs
 
         return run
 
-    originals, spec = pytree.tree_flatten((model.args, model.kwargs))
-    leaves = copied(originals)  # what the model writes does not change the caller's
-    if dynamic:
-        for value in leaves:
-            _mark(value)
+    leaves, spec = pytree.tree_flatten((model.args, model.kwargs))
+    leaves = copied(leaves)  # what the model writes does not change the caller's
+    for value in leaves if dynamic else ():
+        for dim, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+            if size > 1:
+                torch._dynamo.maybe_mark_dynamic(value, dim)
     args, kwargs = pytree.tree_unflatten(leaves, spec)
     forget()
     settings = torch._dynamo.config.patch(
@@ -116,10 +113,8 @@ def capture_model(
         raise PassagentError(f"{model.name}: Dynamo finds no operator on tensors in it; nothing to extract")
     if model.is_training and any(map(_differs_in_training, pieces)):
         warnings.warn(f"{model.name} {_TRAINING}", stacklevel=3)
-    if saves_memory:
-        values, spec = pytree.tree_flatten(result)
-        result = pytree.tree_unflatten(set_aside(values), spec)
-    return Capture(pieces, result, list(dict.fromkeys(breaks)))
+    values, spec = pytree.tree_flatten(result)
+    return Capture(pieces, pytree.tree_unflatten(set_aside(values), spec), list(dict.fromkeys(breaks)))
 
 
 @contextmanager
@@ -166,73 +161,32 @@ def _explained(text: str) -> str:
     return ": ".join([*lines[:1], *([why.partition(": got ")[2] or why] if why else [])])
 
 
-Storages = dict[int, torch.UntypedStorage]
-"""Stand-ins for storages, by their addresses."""
-
-
-def copied(values: Sequence[Any], stand_ins: Storages | None = None) -> list[Any]:
+def copied(values: Sequence[Any], to_host: bool = False) -> list[Any]:
     """Values as they are now: sizes, strides, requires_grad and which share memory.
 
-    A parameter is kept itself: copies would need the model's memory again. `known`: storages that are copied
-    already.
+    A parameter is kept itself: copies would need the model's memory again. `to_host`: large tensors of a GPU
+    are copied to host memory.
     """
-    storages = dict(stand_ins or {})
+    storages: dict[int, torch.UntypedStorage] = {}
     copies: dict[int, Any] = {}
     for value in values:
         if id(value) in copies:
             continue
         copies[id(value)] = value
         if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter):
-            copies[id(value)] = _copied(value, storages)
+            [moved] = set_aside([value]) if to_host else [value]
+            copies[id(value)] = _copied(value, storages) if moved is value else moved
     return [copies[id(value)] for value in values]
 
 
-def _copied(value: torch.Tensor, storages: Storages) -> torch.Tensor:
-    if not _is_plain(value):
+def _copied(value: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -> torch.Tensor:
+    if type(value) is not torch.Tensor or value.layout != torch.strided:
         return value.detach().clone().requires_grad_(value.requires_grad)
     storage = value.untyped_storage()
     if storage._cdata not in storages:
         storages[storage._cdata] = storage.clone()
-    storage_copy = storages[storage._cdata]
     with torch.no_grad():
         copy = torch.empty(0, dtype=value.dtype, device=value.device)
-        copy.set_(storage_copy, value.storage_offset(), value.size(), value.stride())  # type: ignore[call-overload]
+        place = (value.storage_offset(), value.size(), value.stride())
+        copy.set_(storages[storage._cdata], *place)  # type: ignore[call-overload]
     return copy.requires_grad_(value.requires_grad)
-
-
-def _is_plain(value: Any) -> bool:
-    return type(value) is torch.Tensor and value.layout == torch.strided
-
-
-def _unwritten(values: Sequence[Any], copies: Sequence[Any], originals: Sequence[Any]) -> Storages:
-    """For each storage of the values that was copied of an original, and still equals it: the original's."""
-    needed = {value.untyped_storage()._cdata for value in values if _is_plain(value)}
-    equal_storages: Storages = {}
-    for mine, original in zip(copies, originals, strict=True):
-        if not _is_plain(mine):
-            continue
-        storage = mine.untyped_storage()
-        if storage._cdata not in needed - equal_storages.keys():
-            continue
-        if equal(_bytes(storage), _bytes(original.untyped_storage())):
-            equal_storages[storage._cdata] = original.untyped_storage()
-    return equal_storages
-
-
-def _bytes(storage: torch.UntypedStorage) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)  # type: ignore[call-overload]
-
-
-def _as_now(values: Sequence[Any]) -> list[Any]:
-    """Copies, of large tensors of a GPU in host memory."""
-    small = copied([None if crowds(value) else value for value in values])
-    return [
-        in_host_memory(value) if crowds(value) else copy for value, copy in zip(values, small, strict=True)
-    ]
-
-
-def _mark(value: Any) -> None:
-    if isinstance(value, torch.Tensor):
-        for dim, size in enumerate(value.shape):
-            if size > 1:
-                torch._dynamo.maybe_mark_dynamic(value, dim)

@@ -60,7 +60,7 @@ class _Listing:
         self._output = next(node for node in reversed(graph.nodes) if node.op == "output")
         self._inputs = dict(zip(graph.find_nodes(op="placeholder"), inputs, strict=True))
         self._effects = [node for node in self._nodes if node.op != "placeholder" and not is_pure(node)]
-        self._live = _closure([*_operands(self._output), *self._effects])
+        self._live = closure([*_operands(self._output), *self._effects])
         self._digests: dict[fx.Node, str] = {}
         for node in self._nodes:
             self._digests[node] = _sha(self._text(node, self._digests.__getitem__))
@@ -110,14 +110,14 @@ class _Listing:
         return json.dumps([node.op, target, args, after])
 
 
-def _closure(nodes: list[fx.Node]) -> set[fx.Node]:
+def closure(nodes: list[fx.Node]) -> set[fx.Node]:
     """The nodes and all that they are computed from. What is left of a graph is dead."""
-    reached: set[fx.Node] = set()
-    while nodes:
-        node = nodes.pop()
+    reached, pending = set[fx.Node](), list(nodes)
+    while pending:
+        node = pending.pop()
         if node not in reached:
             reached.add(node)
-            nodes += node.all_input_nodes
+            pending += node.all_input_nodes
     return reached
 
 

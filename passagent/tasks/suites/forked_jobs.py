@@ -50,16 +50,26 @@ class Refused(Exception):
         self.reason, self.message = reason, message
 
 
-class Answer(BaseModel):
-    """The result of a job."""
+class Ended(BaseModel):
+    """The end of a job."""
 
-    value: Any = None
-    """The value that the function returned; None where it refused."""
-    reason: str = ""
+    reason: str | None = None
     """One word that says why there is no value."""
     message: str = ""
     """One line: the file and line, what is wrong."""
     seconds: float = 0.0
+
+    @property
+    def stands(self) -> bool:
+        """The job need not be run again; memory that was short may be there now."""
+        return self.reason != "memory"
+
+
+class Answer(Ended):
+    """The result of a job."""
+
+    value: Any = None
+    """The value that the function returned; None where it refused."""
 
 
 class Jobs:
@@ -97,14 +107,12 @@ class Jobs:
             server = ForkServer(__name__, "the process that forks jobs", self._threads, self._device)
             self._started.enter_context(server)
         order = {"module": function.__module__, "function": function.__name__, "payload": payload}
-        begun, kills, is_cuda = time.monotonic(), memory_kills(), self._device.startswith("cuda")
+        begun, kills = time.monotonic(), memory_kills()
         try:
-            raw, ended = server.run(
-                json.dumps(order).encode(), self._limits, self._timeout_s, _MOST_ANSWER, cuda=is_cuda
-            )
+            raw, ended = server.run(json.dumps(order).encode(), self._limits, self._timeout_s, _MOST_ANSWER)
         finally:
             self._idle.put(server)
-        answer = _read(raw, ended["status"], memory_kills() > kills, self._timeout_s)
+        answer = _read(raw, ended.code, memory_kills() > kills, self._timeout_s)
         return answer.model_copy(update={"seconds": round(time.monotonic() - begun, 2)})
 
 
@@ -125,6 +133,9 @@ def _read(raw: bytes | None, status: int, is_memory_short: bool, timeout_s: floa
 
 def main() -> None:
     """Fork a process for each job that the socket whose descriptor is the first argument asks for."""
+    import torch
+
+    torch.set_num_threads(1)  # a fork has none of the threads of its parent
     serve(_answer, _PRELOADED)
 
 

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from passagent.system.faults import os_fault
 from passagent.system.machine_memory import memory_bytes
-from passagent.system.resumable import RowFile
+from passagent.system.resumable import RowFile, whole_directory
 from passagent.tasks.reader import FILES, GRAPH_LIST
 from passagent.tasks.suites.forked_jobs import Jobs, Refused, lacks_memory
 from passagent.tasks.suites.problems import PROBLEM, Converted, How, Problem, Row
@@ -44,15 +44,14 @@ def import_problems(problems: Sequence[Problem], out: Path, how: How) -> Iterato
     record, new = open_record(out), []
     for problem in problems:
         row = record.rows.get(problem.name)
-        is_written = row is not None and all((out / task / GRAPH_LIST).is_file() for task in row.tasks)
-        # memory that was short may be there now
-        if row is not None and is_written and row.reason != "memory" and row.source == how.key(problem):
+        is_same = row is not None and record.stands(row.key) and row.source == how.key(problem)
+        if row is not None and is_same and all((out / task / GRAPH_LIST).is_file() for task in row.tasks):
             yield row
         else:
             new.append(problem)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for unfinished in out.glob(".*.part"):
+        for unfinished in out.glob(".*/"):
             shutil.rmtree(unfinished)
     except OSError as error:
         raise os_fault(error, out, "--out") from error
@@ -78,7 +77,7 @@ def _import(problem: Problem, out: Path, how: How, jobs: Jobs) -> Row:
         file=problem.origin.file,
         source=how.key(problem),
         seconds=round(time.monotonic() - began, 2),
-        reason=answer.reason or None,
+        reason=answer.reason,
         message=answer.message,
     )
     if answer.reason:
@@ -93,27 +92,17 @@ def _import(problem: Problem, out: Path, how: How, jobs: Jobs) -> Row:
     if not all(map(_NAME.fullmatch, names)) or not files <= set(FILES):
         message = "its process names files that a task does not have"
         return row.model_copy(update={"reason": "fails", "message": message})
-    try:
-        for name, subgraphs in tasks.items():
-            _write(out, name, subgraphs, converted.source)
-    except OSError as error:
-        raise os_fault(error, out, "--out") from error
+    for task, subgraphs in tasks.items():
+        shutil.rmtree(out / task, ignore_errors=True)
+        with whole_directory(out / task) as place:
+            for subgraph, texts in subgraphs.items():
+                (place / subgraph).mkdir()
+                for file, text in texts.items():
+                    (place / subgraph / file).write_text(text, encoding="utf-8")
+            (place / GRAPH_LIST).write_text("".join(f"{name}\n" for name in subgraphs), encoding="utf-8")
+            if converted.source:
+                (place / PROBLEM).write_text(converted.source, encoding="utf-8")
     return row.model_copy(update=dict(converted) | {"source": row.source, "tasks": [*tasks]})
-
-
-def _write(out: Path, name: str, subgraphs: dict[str, dict[str, str]], source: str) -> None:
-    """Write a task's directory, whole or not at all."""
-    part, place = out / f".{name}.part", out / name
-    for subgraph, files in subgraphs.items():
-        (part / subgraph).mkdir(parents=True)
-        for file, text in files.items():
-            (part / subgraph / file).write_text(text, encoding="utf-8")
-    (part / GRAPH_LIST).write_text("".join(f"{subgraph}\n" for subgraph in subgraphs), encoding="utf-8")
-    if source:
-        (part / PROBLEM).write_text(source, encoding="utf-8")
-    if place.exists():
-        shutil.rmtree(place)
-    part.rename(place)
 
 
 def make_tasks(payload: dict[str, Any]) -> dict[str, Any]:
@@ -134,7 +123,7 @@ def make_tasks(payload: dict[str, Any]) -> dict[str, Any]:
     for number, loaded in enumerate(calls):
         model, out = loaded.model, scratch / f"written_{number}"
         expected = called_twice(model.module, model.args, model.kwargs)
-        extracted = extract_model(model, out, saves_memory=True)
+        extracted = extract_model(model, out)
         result = pytree.tree_leaves(extracted.result)
         differing, _ = find_difference(result, expected, _TOLERANCE, _TOLERANCE)
         if differing:

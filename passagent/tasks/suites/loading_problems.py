@@ -16,9 +16,9 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 
+from passagent.tasks.constraints import close, equal, set_aside
 from passagent.tasks.extract.factories import Model
 from passagent.tasks.extract.model_capture import copied
-from passagent.tasks.large_tensors import close, equal, set_aside
 from passagent.tasks.suites.forked_jobs import Refused
 from passagent.tasks.suites.problems import Problem
 
@@ -197,34 +197,21 @@ def _constants(text: str, module: ModuleType, tensors: list[torch.Tensor]) -> li
 
 
 def _with_constant(text: str, name: str, value: int, equal: int | None) -> str:
-    """The text with another number for `name`, and for numbers that are `equal`, all at their places."""
-    lines = text.splitlines(keepends=True)
-    for node in reversed(ast.parse(text).body):
+    """The text, without comments, with another number for `name`, and for top-level numbers `equal`."""
+    tree = ast.parse(text)
+    for node in tree.body:
         if not isinstance(node, ast.Assign):
             continue
-        numbers = [
-            part
-            for part in ast.walk(node.value)
-            if isinstance(part, ast.Constant) and type(part.value) is int and part.value == equal
-        ]
-        is_it = any(isinstance(target, ast.Name) and target.id == name for target in node.targets)
-        if not (is_it or numbers):
-            continue
-        for number in numbers:
-            number.value = value
-        if is_it:
+        for part in ast.walk(node.value):
+            if isinstance(part, ast.Constant) and type(part.value) is int and part.value == equal:
+                part.value = value
+        if any(isinstance(target, ast.Name) and target.id == name for target in node.targets):
             node.value = ast.Constant(value)
-        assert node.end_lineno is not None
-        before = lines[node.lineno - 1].encode()[: node.col_offset].decode()
-        after = lines[node.end_lineno - 1].encode()[node.end_col_offset :].decode()
-        blank = "\n" * (node.end_lineno - node.lineno)
-        lines[node.lineno - 1 : node.end_lineno] = [f"{before}{ast.unparse(node)}{after}{blank}"]
-    return "".join(lines)
+    return ast.unparse(tree)
 
 
 def _opinfo(problem: Problem, _place: Path, device: str, most_bytes: int | None) -> Iterator[Loaded]:
     """Torch's own sample inputs of an operator, in float32 (or a dtype that it has)."""
-    most = next((entry["samples"] for entry in problem.arguments), MOST_SAMPLES)
     from torch.testing._internal.common_methods_invocations import op_db
 
     for info in (entry for entry in op_db if entry.name == problem.origin.file):
@@ -232,7 +219,7 @@ def _opinfo(problem: Problem, _place: Path, device: str, most_bytes: int | None)
         dtype = torch.float32 if torch.float32 in kinds else next(iter(sorted(kinds, key=str)))
         seed_all()
         samples = info.sample_inputs(device, dtype)
-        for number, sample in enumerate(itertools.islice(samples, most)):
+        for number, sample in enumerate(itertools.islice(samples, MOST_SAMPLES)):
             values = (sample.input, *sample.args)
             if most_bytes is not None and input_bytes((values, sample.kwargs)) > most_bytes:
                 continue

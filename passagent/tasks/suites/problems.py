@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict
 from passagent.errors import UsageError, closest
 from passagent.system.faults import os_fault
 from passagent.tasks.reader import ALLOWED, ComputeOps
+from passagent.tasks.suites.forked_jobs import Ended
 
 
 class Outcome(BaseModel):
@@ -44,31 +45,28 @@ class Converted(Outcome):
     """The problem's text as it was run; kept beside its task's subgraphs."""
 
 
-class Row(Outcome):
-    """A problem in the record of an import."""
+class Row(Outcome, Ended):
+    """A problem in the record of an import.
+
+    Beside the reasons of forked_jobs.py there are these, why it became no task:
+
+    - random: two calls with the same inputs differ; no_tensor: a call returns none
+    - too_large: its inputs do not get small enough
+    - no_model: it does not define what its suite asks for
+    - not_captured: Dynamo or the layout of a task cannot hold it
+    - differs: what was written does not compute what the problem does
+    """
 
     name: str
     group: str
     file: str
     source: str
     """sha256 of the problem and of how it was asked for."""
-    reason: str | None = None
-    """Why it became no task: `missing_package`, `needs_gpu`, `memory`, `timeout`, or
-
-    - fails: its code raises an error; too_large: its inputs do not get small enough
-    - random: two calls with the same inputs differ; no_tensor: a call returns none
-    - no_model: it does not define what its suite asks for
-    - not_captured: Dynamo or the layout of a task cannot hold it
-    - differs: what was written does not compute what the problem does
-    """
-    message: str = ""
-    """One line: the file and line, what is wrong."""
     tasks: list[str] = []
-    seconds: float = 0.0
 
     @property
     def key(self) -> str:
-        """What tells rows apart (see RowFile)."""
+        """Key of a row (see RowFile)."""
         return self.name
 
 

@@ -128,6 +128,6 @@ async def open_run(
     held = ExitStack()
     held.enter_context(driving(session))
     if session.run.environment is None:
-        runs.set_environment(store, session.run.id, environment_of(session))
+        runs.update_run(store, session.run.id, environment=environment_of(session))
     open_episodes = {episode.model or "": episode for episode in episodes.running(store, session.run.id)}
     return ClientRun(session, held, asyncio.create_task(watch_run(session)), open_episodes)

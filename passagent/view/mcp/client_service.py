@@ -38,7 +38,7 @@ from passagent.store import Store, episodes, nodes, runs, sessions
 from passagent.store.episodes import Episode
 from passagent.store.nodes import CANCELLED, Node
 from passagent.tasks import Task, load_task
-from passagent.tasks.examples import PREFIX, examples
+from passagent.tasks.reader import PREFIX, examples
 from passagent.tasks.tasklist import find_tasks
 from passagent.view.mcp.client_runs import Call, ClientRun, open_run, served_config
 
@@ -227,19 +227,19 @@ class Service:
         episode = self._episode_of(run, client, task)
         # the same files again are the same call: a client that gave up and asks again finds its job
         call_id = f"{EVALUATE}_{Candidate(files).key[:24]}"
-        node, first = propose(run.session, episode, files, call_id)
+        node = propose(self.store, episode, files, call_id)
         job = self._jobs.get(node.id)
         if node.state != "done" and (job is None or job.work.done()):
-            self._begin(Job(node, run), episode, {"task": name, "files": files}, first)
+            self._begin(Job(node, run), episode, {"task": name, "files": files})
         return node
 
-    def _begin(self, job: Job, episode: Episode, arguments: dict[str, Any], first: bool) -> Job:
-        """Evaluate the job's node, whose files are in the `arguments`; `first`: see candidates.propose."""
+    def _begin(self, job: Job, episode: Episode, arguments: dict[str, Any]) -> Job:
+        """Evaluate the job's node, whose files are in the `arguments`."""
 
         async def work() -> None:
             session, files = job.run.session, arguments["files"]
             try:
-                node, evaluation = await judge(session, job.node, Candidate(files), first)
+                node, evaluation = await judge(session, job.node, Candidate(files))
                 text = tell(session.store, node, files, evaluation)
                 job.run.record(episode, (EVALUATE, arguments, text), node.call_id)
             except Stopping as stopping:
@@ -299,9 +299,7 @@ class Service:
         if node.episode_id not in begun:
             raise ToolError(f"job {node.id} was left by a server that has ended; {again}")
         arguments = {"task": run.task, "files": nodes.get_files(self.store, node)}
-        first = nodes.start(self.store, node.id)
-        job = Job(nodes.get_node(self.store, node.id), joined)
-        return self._begin(job, begun[node.episode_id], arguments, first)
+        return self._begin(Job(node, joined), begun[node.episode_id], arguments)
 
     async def cancel_job(self, node_id: int) -> Node:
         """The node, no longer to be evaluated. Raises ToolError for one that is not of this server."""

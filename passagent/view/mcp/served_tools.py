@@ -36,7 +36,8 @@ from passagent.evaluator.target import target_of
 from passagent.experience import knowledge
 from passagent.experience.exemplars import Found, Match
 from passagent.search import finalists
-from passagent.search.candidates import evaluation_of, limits_of, tell
+from passagent.search.candidates import limits_of, tell
+from passagent.search.finalists import evaluation_of
 from passagent.search.run_memory import open_memory
 from passagent.search.setup import stored_task
 from passagent.store import nodes, runs

@@ -14,9 +14,9 @@ from passagent.experience import exemplars
 from passagent.search import finalists
 from passagent.search.episode_context import unified
 from passagent.search.finalists import confirmed_evaluation
-from passagent.search.policies import why_none
+from passagent.search.islands import why_none
 from passagent.search.setup import stored_config
-from passagent.store import Store, bests, hint_uses, ledger, nodes, runs
+from passagent.store import Store, episodes, ledger, nodes, runs
 from passagent.store.nodes import Node
 from passagent.store.pass_library import KeptPass, PassLibrary
 from passagent.store.runs import SEEDS, Run
@@ -85,7 +85,7 @@ def figures(store: Store, name: str) -> dict[str, Any]:
     record = runs.get_run(store, name)
     course = charts.course(charts.read_nodes(store, name))
     finalists = finalists_data(store, record)
-    moved = bests.list_migrations(store, name)
+    moved = episodes.list_migrations(store, name)
     roles = {island.island: f"{island.island} {island.role}" for island in runs.islands(store, name)}
     again = finalists[0]["as_score"] if finalists else None
     return {
@@ -211,7 +211,7 @@ def episode(store: Store, name: str, number: str) -> dict[str, Any]:
         "run": record,
         "episode": conversation,
         "made": {node_data.call_id: node_data for node_data in conversation.nodes},
-        "hints": hint_uses.shown_in(store, stored.id),
+        "hints": stored.shown_hints,
         "arguments": _arguments,
     }
 

@@ -11,7 +11,7 @@ import re
 
 import pytest
 
-from passagent.evaluator.runner import starting, worker, zygote
+from passagent.evaluator.runner import worker, worker_process
 from passagent.evaluator.runner.worker_messages import Load
 
 HEAD = "python:"
@@ -32,7 +32,7 @@ def hidden_in_a_kernel(code):
 def hostile():
     """Fork servers that are started meanwhile are hostile."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(starting, "ZYGOTE", "hostile_zygote")
+        patch.setattr(worker_process, "MODULE", "hostile_worker")
         yield
 
 
@@ -51,7 +51,7 @@ def main():
             load(state, request)
 
     worker._load = obey
-    zygote.main()
+    worker_process.main()
 
 
 if __name__ == "__main__":

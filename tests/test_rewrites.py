@@ -1,0 +1,206 @@
+"""Passes of library operators in a model: values prepared once, outputs in eager's strides, packages."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch._inductor.utils import fresh_cache
+
+import passagent as pa
+from passagent.deploy import loading
+from passagent.deploy.loading import load_package, load_packages, package_of
+from passagent.deploy.package_writing import drop, pack
+from passagent.errors import PassagentError
+from passagent.passes import load
+
+SHIPPED = "passagent.passes"
+TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}
+
+
+class Vision(nn.Module):
+    """A patch embedding and one attention, with a convolution and its norm before them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4)
+        self.patch, self.place = nn.Conv2d(4, 32, 4, 4), nn.Parameter(torch.randn(1, 16, 32))
+        self.query, self.key, self.value, self.out = (nn.Linear(32, 32) for _ in range(4))
+        self.norm.running_mean.normal_()
+        self.norm.running_var.uniform_(0.5, 2)
+
+    def forward(self, x):
+        x = self.patch(torch.relu(self.norm(self.stem(x)))).flatten(2).transpose(1, 2) + self.place
+        heads = [
+            part(x).unflatten(-1, (2, 16)).transpose(1, 2) for part in (self.query, self.key, self.value)
+        ]
+        attended = nn.functional.scaled_dot_product_attention(*heads)
+        return x + self.out(attended.transpose(1, 2).flatten(2))
+
+
+EXPECTED = {"batch_norm_in_convolution", "three_linears", "patch_embedding"}
+
+
+@pytest.fixture
+def model() -> Vision:
+    torch.manual_seed(0)
+    return Vision().eval()
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def image(batch: int) -> torch.Tensor:
+    return torch.randn(batch, 3, 16, 16)
+
+
+def compiled(model, passes=SHIPPED):
+    return torch.compile(model, backend="passagent", options={"passes": passes})
+
+
+def check(run, model, *batches: int) -> None:
+    for batch in batches or (2,):
+        x = image(batch)
+        got, expected = run(x), model(x)
+        torch.testing.assert_close(got, expected, **TOLERANCE)
+        assert got.stride() == expected.stride()
+
+
+def test_explain_names_the_places_of_shipped_passes(model):
+    explained = pa.explain(model, image(2), passes=SHIPPED)
+    assert {site.name for site in explained.replaced} == EXPECTED
+
+
+def test_compiled_model_follows_each_change_of_its_parameters(model):
+    run = compiled(model)
+    with torch.no_grad():
+        check(run, model, 2, 3, 5)  # the batch becomes symbolic
+        model.query.weight.add_(1)
+        check(run, model)
+        model.norm.running_mean.sub_(2)
+        check(run, model)
+        model.load_state_dict(Vision().state_dict())
+        check(run, model)
+        model.value.bias = nn.Parameter(torch.randn(32))
+        check(run, model)
+        model.double()
+        x = image(2).double()
+        torch.testing.assert_close(run(x), model(x))
+
+
+def test_optimizer_step_is_seen_by_the_compiled_model(model):
+    run = compiled(model)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with torch.no_grad():
+        check(run, model)
+    model(image(2)).square().mean().backward()
+    optimizer.step()
+    with torch.no_grad():
+        check(run, model)
+
+
+def test_gradients_are_eagers_where_the_model_trains(model):
+    run, x, twin = compiled(model), image(2), copy.deepcopy(model)
+    run(x).square().mean().backward()
+    twin(x).square().mean().backward()
+    for own, other in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(own.grad, other.grad, rtol=1e-3, atol=1e-5)
+
+
+def test_training_mode_and_autocast_are_left_as_they_are(model):
+    run = compiled(model)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        x = image(2)
+        torch.testing.assert_close(run(x), model(x), rtol=0.05, atol=0.05)
+    model.train()
+    twin, x = copy.deepcopy(model), image(2)
+    torch.testing.assert_close(run(x), twin(x), **TOLERANCE)
+    torch.testing.assert_close(model.norm.running_mean, twin.norm.running_mean)
+
+
+def test_options_for_inductor_leave_out_what_must_be_prepared(model):
+    options = pa.inductor_options(SHIPPED)
+    run = torch.compile(model, options=options)
+    with torch.no_grad(), fresh_cache():
+        check(run, model)
+    done = options["pre_grad_custom_pass"].last
+    assert {site.name for site in done.replaced} == {"patch_embedding"}
+    unprepared = {miss.name for miss in done.refused if "backend" in miss.reason}
+    assert unprepared >= EXPECTED - {"patch_embedding"}
+
+
+def test_output_of_a_replaced_operator_has_eagers_strides():
+    model = nn.Conv2d(3, 8, 4, 4).eval()
+    run, x = compiled(model), torch.randn(2, 3, 16, 16)
+    with torch.no_grad():
+        assert run(x).stride() == model(x).stride()
+        torch.testing.assert_close(run(x), model(x), **TOLERANCE)
+
+
+def test_write_into_a_view_of_an_output_is_seen_through_it():
+    class Written(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.patch = nn.Conv2d(3, 8, 4, 4)
+
+        def forward(self, x):
+            y = self.patch(x)
+            y.flatten(2).add_(1)
+            return y * 2
+
+    model = Written().eval()
+    run, x = compiled(model), torch.randn(2, 3, 16, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(run(x), model(x), **TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("replacement", "reason"),
+    [
+        ("return x[:1]", "returns the shape"),
+        ("return x.double()", "returns torch.float64"),
+        ("return x.view(x.shape)", "memory of its input"),
+        ("raise ValueError('no')", "fails here: ValueError: no"),
+        ("return x * torch.tensor(2.0)", "torch.full"),
+    ],
+)
+def test_replacement_that_is_not_eagers_is_refused_with_its_reason(tmp_path, replacement, reason):
+    pattern = "import torch\n\n\ndef pattern(x):\n    return torch.relu(x)\n"
+    (tmp_path / "mine.py").write_text(f"{pattern}\n\ndef replacement(x):\n    {replacement}\n")
+    explained = pa.explain(lambda x: torch.relu(x).add_(1), torch.ones(3), passes=tmp_path)
+    (miss,) = explained.refused
+    assert reason in miss.reason and not explained.replaced
+
+
+def test_package_holds_passes_as_files_and_refuses_changed_ones(model, tmp_path):
+    shipped = [each for each in load_packages(SHIPPED)[0].rewrites if each.name in EXPECTED]
+    pack([], tmp_path / "kept", shipped)
+    package = load_package(tmp_path / "kept")
+    assert {each.name for each in package.rewrites} == EXPECTED
+    with torch.no_grad():
+        check(compiled(model, str(tmp_path / "kept")), model)
+    fewer = load_package(drop(package, ["three_linears"], tmp_path / "fewer"))
+    assert {each.name for each in fewer.rewrites} == EXPECTED - {"three_linears"}
+    file = tmp_path / "kept/rewrites/patch_embedding.py"
+    file.write_text(file.read_text() + "\n# changed\n")
+    loading._load.cache_clear()
+    with pytest.raises(PassagentError, match="not what was packaged"):
+        load_package(tmp_path / "kept")
+
+
+def test_one_rewrite_alone_is_a_package_of_its_own(model):
+    file = load_packages(SHIPPED)[0].path / "patch_embedding.py"
+    alone = package_of(file.parent, [load(file)])
+    explained = pa.explain(model, image(2), passes=alone)
+    assert {site.name for site in explained.replaced} == {"patch_embedding"}
+
+
+def test_explain_tells_the_memory_of_prepared_values(model):
+    explained = pa.explain(model, image(2), passes=SHIPPED)
+    joined, folded = 3 * 32 * 33, 4 * 3 * 9 + 4
+    assert explained.prepared_bytes == 4 * (joined + folded)
+    assert "take 0.0 MB" in str(explained)
