@@ -51,6 +51,8 @@ class EvaluatorConfig(_Section):
     """Address space of a candidate on the CPU target, GiB; no more than half of the machine's memory."""
     target: str | None = None
     """A target of your own, `pkg.mod:MyTarget` (extend.py); None: `cpu` or `cuda`, as the device says."""
+    library: Literal["all", "none"] | None = None
+    """Operators of torch that a pass may call; `none` but convolutions; None: what the task says."""
     special_values: bool = True
     """Outputs must be right on special values, too (docs/evaluator.md). `false` is for the paper's table."""
 

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from passagent.plan import arguments as a
 from passagent.plan import model as m
+from passagent.plan import values as v
 from passagent.plan.check import PlanError, check
 
 ADD = """
@@ -61,7 +62,7 @@ def real(x):
     return a.FloatArg(value=float(x).hex())
 
 
-def made(kind=m.MadeValue, shape=(4, 8), stride=None, dtype="float32", device="cpu", **more):
+def made(kind=v.MadeValue, shape=(4, 8), stride=None, dtype="float32", device="cpu", **more):
     """A value; its strides are row-major unless they are given."""
     steps, step = [], 1
     for size in reversed(shape):
@@ -73,11 +74,11 @@ def made(kind=m.MadeValue, shape=(4, 8), stride=None, dtype="float32", device="c
 
 
 def given(**more):
-    return made(m.InputValue, **more)
+    return made(v.InputValue, **more)
 
 
 def view(of, offset=0, **more):
-    return made(m.ViewValue, of=of, offset=offset, **more)
+    return made(v.ViewValue, of=of, offset=offset, **more)
 
 
 def cpp(text, entry, *types):
@@ -119,12 +120,12 @@ def everything():
     """
     weights, table = bytes.fromhex("0000003f00000040"), bytes(16)
     digest = hashlib.sha256(table).hexdigest()
-    addresses = (m.ConstantAddress(word=0, value=0, offset=0), m.ConstantAddress(word=1, value=1, offset=0))
-    constant = {"kind": m.ConstantValue, "dtype": "float32", "shape": (2,)}
+    addresses = (v.ConstantAddress(word=0, value=0, offset=0), v.ConstantAddress(word=1, value=1, offset=0))
+    constant = {"kind": v.ConstantValue, "dtype": "float32", "shape": (2,)}
     values = [
         given(), given(), made(), made(), view(0, 8, shape=(2, 8)), made(),
         made(data=hashlib.sha256(weights).hexdigest(), **constant),
-        made(m.ConstantValue, (2,), dtype="int64", data=digest, addresses=addresses),
+        made(v.ConstantValue, (2,), dtype="int64", data=digest, addresses=addresses),
         view(2, 4, shape=(2, 4), stride=(8, 2)), made(),
     ]  # fmt: skip
     steps = [
@@ -148,13 +149,21 @@ def everything():
 def convolution():
     """A plan for the CPU of x, weight and y: the library's convolution of the first two, plus y."""
     image = (2, 4, 6, 6)
-    values = [given(shape=s) for s in ((2, 3, 8, 8), (4, 3, 3, 3), image, image)] + [made(shape=image)]
+    values = [given(shape=s) for s in ((2, 3, 8, 8), (4, 3, 3, 3), image)] + [made(shape=image)] * 2
     ones, zeros = (a.TupleArg(items=(number(n), number(n))) for n in (1, 0))
     flags = (ones, zeros, ones, a.BoolArg(value=False), zeros, number(1))
-    call = a.LibraryCall(operator="convolution", arguments=(value(0), value(1), a.NoneArg(), *flags), value=3)
-    steps = [m.Alloc(value=4), launch(ADDING, value(3), value(2), value(4), number(288))]
-    whole = plan([value(0), value(1), value(2)], values, steps, value(4), [ADDING])
-    return whole.model_copy(update={"library": (call,)})
+    steps = [
+        called("convolution", value(0), value(1), a.NoneArg(), *flags, values=(3,)),
+        m.Alloc(value=4),
+        launch(ADDING, value(3), value(2), value(4), number(288)),
+    ]
+    return plan([value(0), value(1), value(2)], values, steps, value(4), [ADDING])
+
+
+def called(name, *arguments, values, **keywords):
+    """A call of an operator of torch."""
+    operator = f"aten::{name}" + ("" if "." in name else ".default")
+    return m.OperatorCall(operator=operator, arguments=arguments, keywords=keywords, values=values)
 
 
 def tuned():

@@ -56,7 +56,7 @@ def replay_of(plan, choices=()):
     built = {}
     if native.kernels:
         built = compile_plan(plan_without_triton(plan))
-    replay = Replay(plan, built, mode=Mode(choices), empty=poisoned)
+    replay = Replay(plan, built, mode=Mode(choices, empty=poisoned))
 
     def call(*args):
         replay.arena.fill_(0xFF)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from passagent.plan import arguments as a
 from passagent.plan import check, memory
 from passagent.plan import model as m
+from passagent.plan import values as v
 from passagent.plan.check import PlanError
 from passagent.plan.replay import Replay
 
@@ -45,29 +46,42 @@ def with_argument(plan, number, position, argument):
     return with_step(plan, number, args=tuple(args))
 
 
-def with_call(plan, **fields):
-    return changed(plan, library=(plan.library[0].model_copy(update=fields),))
-
-
 EVERYTHING, GPU, CONVOLUTION = h.everything(), h.on_gpu(), h.convolution()
-_READ = CONVOLUTION.library[0].arguments
+_READ = CONVOLUTION.steps[0].arguments
 WRONG = {
-    "another operator": (with_call(CONVOLUTION, operator="relu"), "operator"),
-    "fewer arguments": (with_call(CONVOLUTION, arguments=_READ[:8]), "arguments"),
-    "a result that is made": (with_call(CONVOLUTION, value=4), "value 4 is given, but is no input"),
-    "a result that is given": (with_call(CONVOLUTION, value=2), "value 3 is an input that no call gives"),
-    "a result that is given, too": (
-        changed(CONVOLUTION, inputs=(*CONVOLUTION.inputs, h.value(3))),
-        "given by the call, or made twice",
+    "no operator": (with_step(CONVOLUTION, 0, operator="os::system.default"), "operator"),
+    "an operator that torch does not have": (
+        with_step(CONVOLUTION, 0, operator="aten::convolute.default"),
+        "calls aten::convolute.default, which this torch does not have",
     ),
-    "a result made twice": (changed(CONVOLUTION, library=CONVOLUTION.library * 2), "or made twice"),
-    "a convolution of what it makes": (
-        with_call(CONVOLUTION, arguments=(h.value(3), *_READ[1:])),
-        "the library reads value 3",
+    "an operator that draws": (
+        with_step(CONVOLUTION, 0, operator="aten::bernoulli.default"),
+        "aten.bernoulli draws random numbers",
     ),
-    "a convolution of what a step writes": (
-        changed(CONVOLUTION, steps=(m.Fill(value=0, number=h.real(1)), *CONVOLUTION.steps)),
-        "the library reads value 0",
+    "an operator in place": (
+        with_step(CONVOLUTION, 0, operator="aten::relu_.default"),
+        "aten.relu_ writes into a tensor that exists",
+    ),
+    "an operator that only allocates": (
+        with_step(CONVOLUTION, 0, operator="aten::empty_like.default"),
+        "aten.empty_like computes nothing",
+    ),
+    "an operator that reads a file": (
+        with_step(CONVOLUTION, 0, operator="aten::from_file.default"),
+        "aten.from_file computes from no tensor",
+    ),
+    "a result that a step makes": (
+        with_step(CONVOLUTION, 0, values=(4,)),
+        "allocates value 4, which is made",
+    ),
+    "a result that is given": (with_step(CONVOLUTION, 0, values=(2,)), "computes value 2, which is made"),
+    "a result made twice": (
+        changed(CONVOLUTION, steps=(CONVOLUTION.steps[0], *CONVOLUTION.steps)),
+        "computes value 3, which is made already",
+    ),
+    "an operator on what it makes": (
+        with_step(CONVOLUTION, 0, arguments=(h.value(3), *_READ[1:])),
+        "uses value 3 before it is made",
     ),
     "view beyond its memory": (with_value(EVERYTHING, 4, offset=17), "value 4 is a view of bytes 68 to 132"),
     "view before its memory": (with_value(EVERYTHING, 4, offset=-1), "value 4 is a view of bytes -4"),
@@ -85,11 +99,11 @@ WRONG = {
     ),
     "constant with a gap": (with_value(EVERYTHING, 6, stride=(2,)), "value 6 is no contiguous"),
     "word beyond a table": (
-        with_value(EVERYTHING, 7, addresses=(m.ConstantAddress(word=2, value=0, offset=0),)),
+        with_value(EVERYTHING, 7, addresses=(v.ConstantAddress(word=2, value=0, offset=0),)),
         "no word of 64 bits",
     ),
     "address beyond a value": (
-        with_value(EVERYTHING, 7, addresses=(m.ConstantAddress(word=0, value=0, offset=129),)),
+        with_value(EVERYTHING, 7, addresses=(v.ConstantAddress(word=0, value=0, offset=129),)),
         "129 bytes from the start of value 0",
     ),
     "not made": (changed(EVERYTHING, steps=EVERYTHING.steps[1:]), "uses value 2 before it is made"),
@@ -282,9 +296,9 @@ def test_check_that_raises_anything_refuses_the_plan():
 def looking_up(launches, words=1 << 14):
     """A plan of so many launches that are given a table of addresses."""
     table = bytes(8 * words)
-    addresses = tuple(m.ConstantAddress(word=n, value=0, offset=0) for n in range(words))
+    addresses = tuple(v.ConstantAddress(word=n, value=0, offset=0) for n in range(words))
     digest = h.hashlib.sha256(table).hexdigest()
-    constant = h.made(m.ConstantValue, (words,), dtype="int64", data=digest, addresses=addresses)
+    constant = h.made(v.ConstantValue, (words,), dtype="int64", data=digest, addresses=addresses)
     call = h.launch(h.GATHERING, h.value(1), h.value(0), h.value(2), h.number(1))
     steps = [m.Alloc(value=2), *[call] * launches]
     return h.plan([h.value(0)], [h.given(), constant, h.made()], steps, h.value(2), [h.GATHERING], [table])

@@ -12,9 +12,11 @@ from passagent.kernels import driver
 from passagent.plan import arguments as a
 from passagent.plan import model as m
 from passagent.plan import record
+from passagent.plan import values as v
 from passagent.plan.compile import compile_plan
 from passagent.plan.recorder_process import recording_process
 from passagent.plan.replay import Replay
+from passagent.plan.table import Mode
 from passagent.tasks import graphio
 from passagent.tasks.inputs import make_inputs
 
@@ -46,7 +48,7 @@ def poisoned(size, stride, dtype):
 
 def replayed(plan, empty=None):
     plan = h.read(plan.canonical())
-    return Replay(plan, compile_plan(plan, driver.architecture()), "cuda", empty=empty)
+    return Replay(plan, compile_plan(plan, driver.architecture()), "cuda", Mode(empty=empty))
 
 
 @functools.cache
@@ -73,13 +75,13 @@ def gathering():
     """0.5 x + 2 y of 32 elements, by a table of addresses; and that, transposed and copied."""
     raw, table = bytes.fromhex("0000003f00000040"), bytes(16)
     weights, addresses = (h.hashlib.sha256(one).hexdigest() for one in (raw, table))
-    pointers = tuple(m.ConstantAddress(word=n, value=n, offset=0) for n in (0, 1))
+    pointers = tuple(v.ConstantAddress(word=n, value=n, offset=0) for n in (0, 1))
     kernel = cuda(GATHER, "gather", "int64_t*", "float*", "float*", "int64_t")
     tensor = {"device": "cuda"}
     values = [
         h.given(**tensor), h.given(**tensor),
-        h.made(m.ConstantValue, (2,), data=weights, **tensor),
-        h.made(m.ConstantValue, (2,), dtype="int64", data=addresses, addresses=pointers, **tensor),
+        h.made(v.ConstantValue, (2,), data=weights, **tensor),
+        h.made(v.ConstantValue, (2,), dtype="int64", data=addresses, addresses=pointers, **tensor),
         h.made(**tensor), h.view(4, shape=(8, 4), stride=(1, 8), **tensor), h.made(shape=(8, 4), **tensor),
     ]  # fmt: skip
     steps = [

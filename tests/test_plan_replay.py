@@ -17,6 +17,7 @@ import torch
 
 from passagent.plan import arguments as a
 from passagent.plan import model as m
+from passagent.plan import values as v
 from passagent.plan.check import PlanError
 from passagent.plan.compile import compile_plan
 from passagent.plan.replay import Replay, choices_of
@@ -70,7 +71,7 @@ def test_what_the_library_computes_lies_where_memory_is_told_to():
 
     x, weight, more = draw(2, 3, 8, 8), draw(4, 3, 3, 3), draw(2, 4, 6, 6)
     plan = h.convolution()
-    out = Replay(plan, compile_plan(plan), mode=Mode(fresh=True), empty=empty).call(x, weight, more)
+    out = Replay(plan, compile_plan(plan), mode=Mode(fresh=True, empty=empty)).call(x, weight, more)
     assert torch.equal(out, torch.conv2d(x, weight) + more)
     assert any(torch.equal(place, torch.conv2d(x, weight)) for place in places)
 
@@ -245,7 +246,7 @@ def test_scratch_memory_and_outputs_hold_anything_before():
 def test_a_constant_is_read_only():
     kernel = h.cpp("void put(float* x) { x[0] = 5.0f; }", "put", "float*")
     raw = bytes(8)
-    values = [h.made(m.ConstantValue, (2,), data=hashlib.sha256(raw).hexdigest())]
+    values = [h.made(v.ConstantValue, (2,), data=hashlib.sha256(raw).hexdigest())]
     plan = h.plan([], values, [h.launch(kernel, h.value(0))], a.NoneArg(), [kernel], [raw])
     replay = replayed(plan).replay
     child = os.fork()
@@ -276,7 +277,7 @@ def test_a_replay_does_not_run_within_itself():
                 replay.call()
         return torch.empty_strided(made[0], made[1], dtype=made[2])
 
-    replay = Replay(plan, {}, empty=empty)
+    replay = Replay(plan, {}, mode=Mode(empty=empty))
     assert replay.call().eq(1).all()
 
 

@@ -19,22 +19,10 @@ from passagent.evaluator.result import MANIFEST
 from passagent.plan import recorder_process
 from passagent.plan.arguments import IntArg, ValueArg
 from passagent.plan.messages import Recorded
-from passagent.plan.model import (
-    Alloc,
-    Alternative,
-    Choice,
-    Copy,
-    Fill,
-    InputValue,
-    Launch,
-    MadeValue,
-    NativeKernel,
-    Parameter,
-    Plan,
-    ViewValue,
-)
+from passagent.plan.model import Alloc, Alternative, Choice, Copy, Fill, Launch, NativeKernel, Parameter, Plan
 from passagent.plan.refusal import COMPUTES
 from passagent.plan.show import Moved, brief, moved
+from passagent.plan.values import InputValue, MadeValue, ViewValue
 
 BODY = """def fused(x, y):
     out = torch.empty_like(x)

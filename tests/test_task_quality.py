@@ -7,7 +7,7 @@ from handmade import convolution
 from test_tasks_capture import write
 
 from passagent.errors import TaskError
-from passagent.evaluator.judging.library_operators import taken_from_the_library
+from passagent.evaluator.judging.library_operators import library_violations
 from passagent.expert.read.reading import graphs
 from passagent.expert.write.cpp_product import product_region
 from passagent.plan.arguments import TupleArg
@@ -32,14 +32,12 @@ def test_outputs_that_say_little_are_told(tmp_path, body, told):
     assert found.weak == told
 
 
-def recording(target, name="graph", library=()):
+def recording(target, name="graph", is_called=False):
     nodes = [
         PatternNode(op="placeholder", name="x", target="x", args=[]),
         PatternNode(op="call_function", name="y", target=target, args=[]),
     ]
-    inputs = convolution().inputs if library else ()
-    values = convolution().values[:4] if library else ()
-    plan = Plan(inputs=inputs, values=values, steps=(), result=TupleArg(items=()), library=library)
+    plan = convolution() if is_called else Plan(inputs=(), values=(), steps=(), result=TupleArg(items=()))
     one = Pass(name="Fuse", file="Fuse.py", pattern=tuple(nodes), plans=(plan,))
     calls = SubgraphCalls(name=name, calls=(Call(number=0, plan=0, nodes=("y",), arguments=()),))
     return Recording(device="cpu", passes=(one,), subgraphs=(calls,))
@@ -58,13 +56,12 @@ def limited(tmp_path, word):
 )
 def test_products_stay_the_library_s_where_the_task_says_so(tmp_path, target, is_taken):
     _, subgraphs = limited(tmp_path, "library-only")
-    found = taken_from_the_library(subgraphs, recording(target, subgraphs[0].name))
+    found = library_violations(subgraphs, recording(target, subgraphs[0].name), "none")
     assert [one.rule for one in found] == ["compute_ops"] * is_taken
-    first, *_ = convolution().library
-    behind = recording(target, subgraphs[0].name, library=(first,))
-    assert taken_from_the_library(subgraphs, behind) == []
+    behind = recording(target, subgraphs[0].name, is_called=True)
+    assert library_violations(subgraphs, behind, "none") == []
     _, subgraphs = limited(tmp_path, "allowed")
-    assert taken_from_the_library(subgraphs, recording(target, subgraphs[0].name)) == []
+    assert library_violations(subgraphs, recording(target, subgraphs[0].name), "none") == []
 
 
 def test_the_expert_leaves_them_to_it_too(tmp_path):

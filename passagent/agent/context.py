@@ -12,6 +12,7 @@ from passagent.experience.exemplars import Match
 from passagent.experience.knowledge import Passage
 from passagent.extend import Target
 from passagent.tasks import Task
+from passagent.tasks.reader import LibraryRule
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,8 @@ class EpisodeContext:
     """Measured figures of this machine."""
     threads: int | None = None
     """OpenMP threads of a timed call; None: not known."""
+    library: LibraryRule = "none"
+    """Operators of torch that a pass may call."""
     eager: tuple[EagerGraph, ...] = ()
     """Eager's measured outputs and times on the task's subgraphs."""
     migrated: bool = False

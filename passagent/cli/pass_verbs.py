@@ -156,12 +156,14 @@ def plan(
         from passagent.plan.record import record, subgraphs_of
         from passagent.plan.show import recording_text
         from passagent.tasks import load_task
+        from passagent.tasks.reader import library_rule
 
         loaded = load_task(task)
         named = any("cuda_kernel" in text for text in candidate.files.values())
         target = device or ("cuda" if named or uses_triton(candidate) else "cpu")
         subgraphs = subgraphs_of(loaded, target)
-        answer = record(process, candidate, subgraphs, target, device_facts())
+        rule = library_rule(None, loaded.subgraphs)
+        answer = record(process, candidate, subgraphs, target, device_facts(), rule)
     if json:
         print(answer.model_dump_json())
     if not isinstance(answer, Recorded):

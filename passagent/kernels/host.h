@@ -21,6 +21,7 @@ int PyObject_RichCompareBool(PyObject*, PyObject*, int operation);
 int PyType_IsSubtype(void*, void*);
 PyObject* PyTuple_New(intptr_t);
 int PyTuple_SetItem(PyObject*, intptr_t, PyObject*);
+PyObject* PyTuple_GetItem(PyObject*, intptr_t);
 PyObject* PyErr_Format(PyObject*, const char*, ...);
 void PyErr_Clear(void);
 void Py_IncRef(PyObject*);

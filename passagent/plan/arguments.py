@@ -194,17 +194,6 @@ Argument = TypeAliasType(
 )
 
 
-class LibraryCall(Record):
-    """A convolution that torch computes before a plan's steps: `value` is what it gives, an input of theirs.
-
-    `arguments`: those of aten.convolution; its tensors are given to the plan.
-    """
-
-    operator: Literal["convolution"]
-    arguments: Annotated[tuple[Argument, ...], Field(min_length=9, max_length=9)]
-    value: Number
-
-
 def leaves(argument: Argument) -> Iterator[Any]:
     """The argument itself, or what is in the tuples of which it is made, in order."""
     if isinstance(argument, (TupleArg, SliceArg)):
@@ -214,5 +203,5 @@ def leaves(argument: Argument) -> Iterator[Any]:
         yield argument
 
 
-for _record in (SliceArg, TupleArg, LibraryCall):
+for _record in (SliceArg, TupleArg):
     _record.model_rebuild()

@@ -18,9 +18,10 @@ import torch
 
 from passagent.errors import PassagentError
 from passagent.kernels.build import TYPES
-from passagent.plan import arguments, memory, model
+from passagent.plan import arguments, library, memory, model
 from passagent.plan.arguments import AddressArg, Argument, DescriptorArg, TupleArg, ValueArg, leaves
-from passagent.plan.model import Alloc, Choice, ConstantValue, Copy, Fill, Launch, Plan, Step, Value
+from passagent.plan.model import Alloc, Choice, Copy, Fill, Launch, OperatorCall, Plan, Step
+from passagent.plan.values import ConstantValue, InputValue, MadeValue, Value, ViewValue
 
 MOST_BYTES = 1 << 40
 """The most bytes of a value's memory, and of all that a plan allocates."""
@@ -72,8 +73,7 @@ def check(plan: Plan, steps: Steps | None = None) -> None:
 
 def _check(plan: Plan, steps: Steps) -> None:
     _check_values(plan, steps)
-    state = _run(plan, plan.steps, _State(set(_values(memory.given(plan))), steps))
-    _check_library(plan, state)
+    state = _run(plan, plan.steps, _State(set(_values(plan.inputs)), steps))
     device_of(plan)
     for leaf in leaves(plan.result):
         if isinstance(leaf, ValueArg):
@@ -89,11 +89,11 @@ def _check(plan: Plan, steps: Steps) -> None:
 
 def device_of(plan: Plan) -> str | None:
     """Where a plan works, `cpu` or `cuda`; None if it does nothing. Raises PlanError for two places."""
-    devices = {value.device for value in plan.values if isinstance(value, model.MadeValue)}
+    devices = {value.device for value in plan.values if isinstance(value, MadeValue)}
     for step in model.flat(plan.steps):
         if isinstance(step, Launch):
             devices.add("cpu" if plan.kernels[step.kernel].kind == "cpp" else "cuda")
-        elif not isinstance(step, Alloc):
+        elif not isinstance(step, Alloc | OperatorCall):
             devices.add(plan.values[step.value].device)
         if isinstance(step, Copy) and plan.values[memory.place(plan, step.source).base].kind != "constant":
             devices.add(plan.values[step.source].device)
@@ -120,30 +120,18 @@ def _values(all_arguments: Iterable[Argument]) -> Iterator[int]:
         yield from (leaf.value for leaf in leaves(argument) if isinstance(leaf, ValueArg))
 
 
-def _check_library(plan: Plan, state: _State) -> None:
-    """Check that the library reads only what the call gives and no step writes, and makes each value once."""
-    results, inputs = [call.value for call in plan.library], set(_values(plan.inputs))
-    if len(set(results)) < len(results) or inputs & set(results):
-        raise PlanError("a result of the library is given by the call, or made twice")
-    for number in _values(argument for call in plan.library for argument in call.arguments):
-        if number not in inputs or number in state.written:
-            raise PlanError(
-                f"the library reads value {number}, which the call does not give, or a step writes"
-            )
-
-
 def _check_values(plan: Plan, steps: Steps) -> None:
-    passed, total = set(_values(memory.given(plan))), 0
+    passed, total = set(_values(plan.inputs)), 0
     for number, value in enumerate(plan.values):
         size = memory.span(value)
         if size > MOST_BYTES or any(n > MOST_BYTES for n in (*value.shape, *value.stride)):
             raise PlanError(f"value {number} takes {size} bytes of memory; at most 2**40")
-        if isinstance(value, model.InputValue):
+        if isinstance(value, InputValue):
             if number not in passed:
                 raise PlanError(f"value {number} is an input that no call gives")
-        elif isinstance(value, model.MadeValue):
+        elif isinstance(value, MadeValue):
             total += size
-        elif isinstance(value, model.ViewValue):
+        elif isinstance(value, ViewValue):
             _check_view(plan, number, value)
         else:
             steps.take(len(value.addresses) + len(plan.constants[value.data]) // 1024)
@@ -152,7 +140,7 @@ def _check_values(plan: Plan, steps: Steps) -> None:
         raise PlanError(f"the plan allocates {total} bytes; at most 2**40")
 
 
-def _check_view(plan: Plan, number: int, value: model.ViewValue) -> None:
+def _check_view(plan: Plan, number: int, value: ViewValue) -> None:
     base, offset = memory.place(plan, number)
     whole, end = memory.span(plan.values[base]), offset + memory.span(value)
     if offset < 0 or max(offset, end) > whole:
@@ -190,11 +178,13 @@ def _run(plan: Plan, steps: Iterable[Step], state: _State) -> _State:
             )
             state = _State(values, state.steps, written)
         elif isinstance(step, Alloc):
-            if not isinstance(plan.values[step.value], model.MadeValue) or step.value in state.made:
+            if not isinstance(plan.values[step.value], MadeValue) or step.value in state.made:
                 raise PlanError(f"allocates value {step.value}, which is made already or no value to be made")
             state.made.add(step.value)
         elif isinstance(step, Launch):
             _check_launch(plan, step, state)
+        elif isinstance(step, OperatorCall):
+            _check_call(plan, step, state)
         else:
             _check_write(plan, step, state)
     return state
@@ -212,6 +202,28 @@ def _check_made(plan: Plan, number: int, state: _State) -> int:
     elif base not in state.made:
         raise PlanError(f"uses value {number} before it is made")
     return base
+
+
+def _check_call(plan: Plan, step: OperatorCall, state: _State) -> None:
+    """Check an operator and its arguments. What it returns is compared with its values when it runs."""
+    given = step.arguments
+    for number in _values((*given, *step.keywords.values())):
+        _check_made(plan, number, state)
+    operator = library.operator_of(step.operator)
+    if operator is None:
+        raise PlanError(f"calls {step.operator}, which this torch does not have")
+
+    def number_at(position: int, name: str) -> float | None:
+        argument = given[position] if position < len(given) else step.keywords.get(name)
+        return float.fromhex(argument.value) if isinstance(argument, arguments.FloatArg) else None
+
+    if reason := library.refusal(operator, number_at):
+        raise PlanError(f"calls {step.operator}: {reason}")
+    for number in (value for value in step.values if value is not None):
+        if not isinstance(plan.values[number], MadeValue) or number in state.made:
+            raise PlanError(f"computes value {number}, which is made already or no value to be made")
+        state.made.add(number)
+        state.written.add(number)
 
 
 def _check_write(plan: Plan, step: Fill | Copy, state: _State) -> None:
@@ -288,7 +300,7 @@ def _reached(plan: Plan, leaf: ValueArg | AddressArg | DescriptorArg, state: _St
         value = plan.values[leaf.value]
         if not len(leaf.shape) == len(leaf.stride) == len(leaf.block):
             raise PlanError(f"{where}: a descriptor's shape, strides and block differ in length")
-        view = model.ViewValue(
+        view = ViewValue(
             shape=leaf.shape, stride=leaf.stride, dtype=value.dtype, device=value.device, of=0, offset=0
         )
         if memory.span(view) > memory.span(value):

@@ -22,16 +22,8 @@ from passagent.kernels.build import Signature
 from passagent.kernels.source_errors import KernelBuildError, KernelRefused, line_of_word
 from passagent.plan.arguments import AddressArg, leaves
 from passagent.plan.check import PlanError
-from passagent.plan.model import (
-    ConstantValue,
-    Kernel,
-    Launch,
-    NativeKernel,
-    Parameter,
-    Plan,
-    TritonKernel,
-    flat,
-)
+from passagent.plan.model import Kernel, Launch, NativeKernel, Parameter, Plan, TritonKernel, flat
+from passagent.plan.values import ConstantValue
 from passagent.sandbox.tools import Access
 
 _IR = Path(__file__).with_name("ir.py")

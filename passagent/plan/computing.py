@@ -29,7 +29,7 @@ def computes(operator: Any, args: Any, kwargs: Any) -> str | None:
     """The operator in words if it is more than an allocation, a view, metadata or a plain copy; else None."""
     if not isinstance(operator, torch._ops.OpOverload):
         return str(operator)
-    if _is_allowed(operator):
+    if only_arranges(operator):
         return None
     name = operator.overloadpacket.__name__
     if name == "_to_copy":
@@ -47,8 +47,8 @@ def computes(operator: Any, args: Any, kwargs: Any) -> str | None:
     return f"aten.{name}"
 
 
-def _is_allowed(operator: Any) -> bool:
-    """Whatever its arguments: it allocates, takes a view or reads metadata."""
+def only_arranges(operator: Any) -> bool:
+    """Tell whether an operator, whatever its arguments, allocates, takes a view or reads metadata."""
     name = operator.overloadpacket.__name__
     if name in _METADATA:
         return True

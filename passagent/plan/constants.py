@@ -11,7 +11,8 @@ import warnings
 import torch
 
 from passagent.plan import memory
-from passagent.plan.model import ConstantValue, Plan
+from passagent.plan.model import Plan
+from passagent.plan.values import ConstantValue
 
 
 class Constants:

@@ -23,7 +23,8 @@ from passagent.plan.arguments import (
     ValueArg,
 )
 from passagent.plan.check import PlanError
-from passagent.plan.model import InputValue, Plan
+from passagent.plan.model import Plan
+from passagent.plan.values import InputValue
 
 
 def python_value(argument: Argument) -> Any:
@@ -97,7 +98,7 @@ def rebuilt(shape: Argument, flat: Iterator[Any]) -> Any:
 
 def explain(plan: Plan, device: torch.device) -> Callable[..., NoReturn]:
     """A function of flat arguments that are not what a plan is for. It raises TypeError, which says why."""
-    inputs = [*flattened(memory.given(plan))]
+    inputs = [*flattened(plan.inputs)]
 
     def say(*args: Any, **names: Any) -> NoReturn:
         if names:

@@ -98,7 +98,7 @@ class Program(ctypes.Structure):
         *((name, ctypes.c_int32) for name in ("cpu", "device", "running", "many")),
         *(
             (name, ctypes.c_uint32)
-            for name in ("inputs", "slots", "outputs", "cells", "steps", "objects", "results")
+            for name in ("inputs", "slots", "outputs", "computed", "cells", "steps", "objects", "results")
         ),
         *((name, ctypes.c_void_p) for name in ("input", "made", "cell", "object", "step")),
         *((name, ctypes.c_void_p) for name in ("at", "values", "parameters", "tensor")),

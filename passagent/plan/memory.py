@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import torch
 
-from passagent.plan.arguments import Argument, ValueArg
-from passagent.plan.model import Plan, Value, ViewValue
+from passagent.plan.model import Plan
+from passagent.plan.values import Value, ViewValue
 
 
 class Place(NamedTuple):
@@ -40,11 +40,6 @@ def place(plan: Plan, number: int) -> Place:
     return Place(number, 0)
 
 
-def given(plan: Plan) -> tuple[Argument, ...]:
-    """The arguments of a plan's steps: the arguments of the call, then what the library has computed."""
-    return (*plan.inputs, *(ValueArg(value=call.value) for call in plan.library))
-
-
 def overlaps_itself(value: Value) -> bool:
     """Tell whether two elements of a value may lie in the same memory."""
     step = 0
@@ -59,3 +54,14 @@ def overlaps_itself(value: Value) -> bool:
 def is_dense(value: Value) -> bool:
     """Tell whether its elements fill its span: without gaps, in some order of the dimensions."""
     return math.prod(value.shape) * dtype_of(value).itemsize == span(value) and not overlaps_itself(value)
+
+
+def look(base: torch.Tensor, view: tuple[torch.dtype, tuple[int, ...], tuple[int, ...], int]) -> torch.Tensor:
+    """The tensor of a dtype, shape and strides that starts some bytes behind the start of `base`."""
+    dtype, shape, stride, offset = view
+    begin = base.storage_offset() * base.itemsize + offset
+    if dtype == base.dtype:
+        return base.as_strided(shape, stride, begin // dtype.itemsize)
+    with torch.no_grad():
+        tensor = torch.empty(0, dtype=dtype, device=base.device)
+        return tensor.set_(base.untyped_storage(), begin // dtype.itemsize, shape, stride)

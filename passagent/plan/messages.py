@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from passagent.plan.arguments import Device, FileName, Number, Record
 from passagent.plan.model import Recording
+from passagent.tasks.reader import LibraryRule
 
 MOST_ANSWER = 4 << 20
 """Bytes of an answer."""
@@ -52,6 +53,7 @@ class Request(BaseModel):
     device: Device
     facts: dict[str, int | str]
     """Facts of the device (facts.py)."""
+    library: LibraryRule
     subgraphs: list[Subgraph]
 
 

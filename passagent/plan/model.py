@@ -28,85 +28,22 @@ from passagent.plan.arguments import (
     DescriptorArg,
     Device,
     Digest,
-    Dtype,
     FileName,
     FloatArg,
     FunctionArg,
     IntArg,
-    LibraryCall,
     Name,
     Number,
     ParameterArg,
     Path,
     Record,
-    Sizes,
     Text,
     TritonDtypeArg,
     ValueArg,
     Word,
     leaves,
 )
-
-# Values: the tensors of a call, by position.
-
-
-class _Tensor(Record):
-    shape: Sizes
-    stride: Sizes
-    """In elements."""
-    dtype: Dtype
-    device: Device
-
-    @model_validator(mode="after")
-    def _same_rank(self) -> Self:
-        if len(self.shape) != len(self.stride):
-            raise ValueError(f"shape {self.shape} and stride {self.stride} differ in length")
-        return self
-
-
-class InputValue(_Tensor):
-    """A tensor that the call is given. `Plan.inputs` says where."""
-
-    kind: Literal["input"] = "input"
-    alignment: Literal[1, 2, 4, 8, 16] = 16
-    """Bytes by which its address is divisible: kernels may rely on it."""
-
-
-class MadeValue(_Tensor):
-    """A tensor that an `Alloc` step of this plan makes, in memory of its own."""
-
-    kind: Literal["made"] = "made"
-
-
-class ViewValue(_Tensor):
-    """A part of the memory of an input, a made value or a constant (`of`; never of another view).
-
-    `offset`: elements of this view's dtype between the first element of `of` and its own.
-    """
-
-    kind: Literal["view"] = "view"
-    of: Number
-    offset: Annotated[int, Field(ge=-(1 << 62), lt=1 << 62)]
-
-
-class ConstantAddress(Record):
-    """A 64-bit word of a constant is the address of a value plus `offset` bytes, put there at each call."""
-
-    word: Number
-    value: Number
-    offset: Annotated[int, Field(ge=-(1 << 31), lt=1 << 31)]
-
-
-class ConstantValue(_Tensor):
-    """A contiguous tensor with these bytes (`Plan.constants`), read only."""
-
-    kind: Literal["constant"] = "constant"
-    data: Digest
-    addresses: Annotated[tuple[ConstantAddress, ...], Field(max_length=1 << 17)] = ()
-
-
-Value = Annotated[InputValue | MadeValue | ViewValue | ConstantValue, Field(discriminator="kind")]
-
+from passagent.plan.values import ConstantValue, Value, ViewValue
 
 # Steps: what happens at a call, in order.
 
@@ -132,6 +69,16 @@ class Copy(Record):
     step: Literal["copy"] = "copy"
     value: Number
     source: Number
+
+
+class OperatorCall(Record):
+    """Have torch compute an operator (library.py), whose results become `values`; None: that is no tensor."""
+
+    step: Literal["call"] = "call"
+    operator: Annotated[str, StringConstraints(pattern=r"^aten::[a-z0-9_]+\.[A-Za-z0-9_]+$", max_length=200)]
+    arguments: Annotated[tuple[Argument, ...], Field(max_length=64)]
+    keywords: Annotated[dict[Name, Argument], Field(max_length=64)] = Field(default_factory=dict)
+    values: Annotated[tuple[Number | None, ...], Field(min_length=1, max_length=64)]
 
 
 class Launch(Record):
@@ -167,7 +114,8 @@ class Choice(Record):
     of: Annotated[tuple[Alternative, ...], Field(min_length=1, max_length=1000)]
 
 
-Step = TypeAliasType("Step", Annotated[Alloc | Fill | Copy | Launch | Choice, Field(discriminator="step")])
+Simple = Alloc | Fill | Copy | OperatorCall | Launch
+Step = TypeAliasType("Step", Annotated[Simple | Choice, Field(discriminator="step")])
 
 
 # Kernels.
@@ -250,10 +198,6 @@ class Plan(Record):
     inputs: Annotated[tuple[Argument, ...], Field(max_length=1000)]
     """Arguments of the call: values, constants, tuples of those. One value twice: the same tensor twice."""
     values: Annotated[tuple[Value, ...], Field(max_length=1 << 16)]
-    once: Annotated[tuple[Step, ...], Field(max_length=0)] = ()
-    """Reserved for steps that run once for each weight; always empty in version 1."""
-    library: Annotated[tuple[LibraryCall, ...], Field(max_length=100)] = ()
-    """Calls that torch computes first; the results are given to the steps behind `inputs`."""
     steps: Annotated[tuple[Step, ...], Field(max_length=1 << 16)]
     result: Argument
     kernels: Annotated[dict[Digest, Kernel], Field(max_length=1000)] = Field(default_factory=dict)
@@ -280,7 +224,7 @@ class Plan(Record):
         return self
 
 
-def flat(steps: Iterable[Step]) -> Iterator[Alloc | Fill | Copy | Launch]:
+def flat(steps: Iterable[Step]) -> Iterator[Simple]:
     """The steps, those of every alternative included."""
     for step in steps:
         if isinstance(step, Choice):
@@ -305,8 +249,7 @@ def _check_places(plan: Plan) -> None:
             if isinstance(leaf, (ValueArg, AddressArg, DescriptorArg)) and leaf.value >= count:
                 raise ValueError(f"value {leaf.value} of {count} among the {where}")
 
-    results = (ValueArg(value=call.value) for call in plan.library)
-    for argument in (*plan.inputs, *results, *(a for call in plan.library for a in call.arguments)):
+    for argument in plan.inputs:
         see(argument, _INPUTS, "inputs")
         for leaf in leaves(argument):
             if isinstance(leaf, ValueArg) and plan.values[leaf.value].kind != "input":
@@ -328,6 +271,10 @@ def _check_places(plan: Plan) -> None:
                 raise ValueError(f"a launch of the kernel {step.kernel}, which the plan does not hold")
             for argument in step.args:
                 see(argument, _LAUNCHED, "arguments of a kernel")
+        elif isinstance(step, OperatorCall):
+            results = [ValueArg(value=number) for number in step.values if number is not None]
+            for argument in (*step.arguments, *step.keywords.values(), *results):
+                see(argument, _INPUTS, "arguments of an operator")
         elif max(step.value, getattr(step, "source", 0)) >= count:
             raise ValueError(f"a step for value {step.value} of {count}")
 
@@ -406,5 +353,17 @@ class Recording(Record):
         return self
 
 
-for _record in (Launch, Alternative, Choice, Parameter, Bound, Plan, PatternNode, Pass, Call, Recording):
+for _record in (
+    OperatorCall,
+    Launch,
+    Alternative,
+    Choice,
+    Parameter,
+    Bound,
+    Plan,
+    PatternNode,
+    Pass,
+    Call,
+    Recording,
+):
     _record.model_rebuild()

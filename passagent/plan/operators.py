@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from passagent.plan import refusal
+from passagent.plan import library, refusal
 from passagent.plan.computing import computes
 from passagent.plan.recording_session import Recorder, Session
 
@@ -63,13 +63,11 @@ class Operators(TorchDispatchMode):
         if operator is not None:
             with self:
                 return operator(*args, **kwargs)
-        if func is torch.ops.aten.convolution.default and not kwargs:
-            result = func(*args)
-            session.compute(result, args)
-            return result
         reason = computes(func, args, kwargs)
-        if reason is not None:
-            session.refuse(refusal.COMPUTES.format(operator=reason))
+        if reason is not None and (name != "copy_" or session.recorder.library == "none"):
+            return self._compute(func, args, kwargs, reason)
+        if reason is not None and (args[0].dtype, args[0].shape) != (args[1].dtype, args[1].shape):
+            session.refuse(refusal.CONVERTS)
         if isinstance(func, torch._ops.OpOverload) and func._schema.is_mutable and name not in _WRITING:
             session.refuse(refusal.COMPUTES.format(operator=f"aten.{name} (into a tensor)"))
         args, kwargs = tree_map(session.stand_in, (args, kwargs))
@@ -78,6 +76,19 @@ class Operators(TorchDispatchMode):
         for result in out if isinstance(out, (tuple, list)) else [out]:
             if isinstance(result, torch.Tensor):
                 self._note(name, result, first, args, kwargs)
+        return out
+
+    def _compute(self, func: Any, args: Any, kwargs: Any, shown: str) -> Any:
+        """Have the operator called at each call of the plan, where the rule allows it."""
+        session = self._session
+        if session.recorder.library == "none" and func is not torch.ops.aten.convolution.default:
+            session.refuse(refusal.COMPUTES.format(operator=shown))
+        reason = library.refusal(func, lambda at, name: args[at] if at < len(args) else kwargs.get(name))
+        if reason is not None:
+            session.refuse(reason)
+        args, kwargs = tree_map(session.stand_in, (args, kwargs))
+        out = func(*args, **kwargs)
+        session.compute(library.name_of(func), args, kwargs, out)
         return out
 
     def _note(

@@ -32,8 +32,8 @@ from passagent.plan.recorded_pattern import Bindings, check_calls, planned_passe
 from passagent.sandbox.child import Ending, ForkServer
 from passagent.sandbox.sandbox import Limits
 from passagent.tasks.graphio import load_graph
+from passagent.tasks.reader import LibraryRule, Task
 from passagent.tasks.reader import Subgraph as TaskSubgraph
-from passagent.tasks.reader import Task
 
 if TYPE_CHECKING:
     from passagent.evaluator.captures import KeptGraph
@@ -51,15 +51,18 @@ def record(
     subgraphs: Sequence[Subgraph],
     device: str,
     facts: dict[str, int | str],
+    library: LibraryRule = "all",
 ) -> Recorded | Refusal:
     """The plans of a candidate on `subgraphs` for `device` (`cpu` or `cuda`), or why there are none.
 
-    `facts`: of the device (facts.device_facts). Raises InfrastructureError.
+    `facts`: of the device (facts.device_facts); `library`: the operators of torch that they may call.
+    Raises InfrastructureError.
     """
     request = Request(
         files=candidate.files,
         device="cpu" if device == "cpu" else "cuda",
         facts=facts,
+        library=library,
         subgraphs=list(subgraphs),
     )
     wall_s, sent = WALL_S + MORE_S * (len(subgraphs) - 1), request.model_dump_json().encode()

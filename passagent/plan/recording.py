@@ -46,7 +46,7 @@ def record(request: Request, root: Path) -> Recorded | Refusal:
     """The plans of a candidate, whose files are written under `root`; why there are none."""
     # with symbols for sizes that depend on data, in operators that no pass replaces
     fake = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv(), static_shapes=True)
-    recorder = Recorder(root, request.device, device.Facts(dict(request.facts)), fake)
+    recorder = Recorder(root, request.device, request.library, device.Facts(dict(request.facts)), fake)
     try:
         install(recorder)
         passes = load_passes(Candidate(request.files), root)

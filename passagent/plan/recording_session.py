@@ -27,7 +27,6 @@ from passagent.plan.arguments import (
     EllipsisArg,
     FloatArg,
     IntArg,
-    LibraryCall,
     NoneArg,
     SliceArg,
     StrArg,
@@ -36,21 +35,10 @@ from passagent.plan.arguments import (
     ValueArg,
 )
 from passagent.plan.facts import Facts
-from passagent.plan.model import (
-    Alloc,
-    ConstantAddress,
-    ConstantValue,
-    Copy,
-    Fill,
-    InputValue,
-    Kernel,
-    MadeValue,
-    Plan,
-    Step,
-    Value,
-    ViewValue,
-)
+from passagent.plan.model import Alloc, Copy, Fill, Kernel, OperatorCall, Plan, Step
 from passagent.plan.refusal import Refused
+from passagent.plan.values import ConstantAddress, ConstantValue, InputValue, MadeValue, Value, ViewValue
+from passagent.tasks.reader import LibraryRule
 
 TOKENS, _ROOM = 1 << 60, 1 << 32
 """An address is TOKENS + _ROOM * (which tensor) + the offset in bytes."""
@@ -94,6 +82,7 @@ class Recorder:
 
     root: Path
     device: str
+    library: LibraryRule
     facts: Facts
     fake: FakeTensorMode
     refused: Refused | None = None
@@ -137,13 +126,11 @@ class Session:
         self.recorder = recorder
         self.values: list[Value] = []
         self.steps: list[Step] = []
-        self.library: list[LibraryCall] = []
         self.kernels: dict[str, Kernel] = {}
         self.constants: dict[str, str] = {}
         self._slots: dict[int, Slot] = {}
         self._roots: dict[int, Slot] = {}
         """By storage."""
-        self._computed: list[Slot] = []
 
     def refuse(self, message: str) -> NoReturn:
         self.recorder.refuse(message)
@@ -218,15 +205,25 @@ class Session:
         self.steps.append(Alloc(value=number))
         return number
 
-    def compute(self, result: torch.Tensor, args: Sequence[Any]) -> None:
-        """A convolution of the call's own arguments, which torch computes before the steps."""
-        slots = [self.slot(argument) for argument in args if isinstance(argument, torch.Tensor)]
-        if any(slot.kind != "input" or slot in self._computed for slot in slots):
-            self.refuse(refusal.NOT_GIVEN)
-        arguments = tuple(self.use(a) if isinstance(a, torch.Tensor) else self.constant(a) for a in args)
-        self._computed.append(self.add(Slot(self, result, "input")))
-        value = self.number(self._computed[-1])
-        self.library.append(LibraryCall(operator="convolution", arguments=arguments, value=value))
+    def compute(self, operator: str, args: Sequence[Any], kwargs: dict[str, Any], results: Any) -> None:
+        """An operator of torch as an `OperatorCall` step; what it returned are values of the call's."""
+        arguments = tuple(map(self.passed, args))
+        keywords = {name: self.passed(value) for name, value in kwargs.items() if value is not None}
+        values = tuple(
+            self.number(self.add(Slot(self, r, "made"))) if isinstance(r, torch.Tensor) else None
+            for r in (results if isinstance(results, (tuple, list)) else [results])
+        )
+        self.steps.append(
+            OperatorCall(operator=operator, arguments=arguments, keywords=keywords, values=values)
+        )
+
+    def passed(self, value: Any) -> Argument:
+        """An argument of an operator, or a result of the call: tensors of this call, constants."""
+        if isinstance(value, torch.Tensor):
+            return self.use(value)
+        if isinstance(value, (tuple, list)):
+            return TupleArg(items=tuple(map(self.passed, value)))
+        return self.constant(value)
 
     def fill(self, number: int, with_: Any) -> None:
         """A `Fill` step."""
@@ -325,7 +322,6 @@ class Session:
         return Plan(
             inputs=inputs,
             values=tuple(self.values),
-            library=tuple(self.library),
             steps=tuple(self.steps),
             result=result,
             kernels=self.kernels,

@@ -10,7 +10,7 @@ from types import FrameType
 from passagent.evaluator.matching.loaded_passes import PACKAGE
 
 COMPUTES = "{operator} computes in host code; compute it in a kernel"
-NOT_GIVEN = "computes a convolution of another tensor than the call is given; compute it in a kernel"
+CONVERTS = "aten.copy_ converts or repeats what it copies; give it a source that has been cast and expanded"
 READS_A_VALUE = (
     "{operator} reads a value of a tensor; a plan follows from shapes, strides, dtypes and constants only: "
     "read the value in a kernel"

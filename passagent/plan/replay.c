@@ -1,5 +1,5 @@
 // A plan as a table of steps, and the loop over it: inputs are compared with what the plan is for, outputs are
-// allocated, steps run. No Python runs but torch's own functions, for fills and copies that are not contiguous.
+// allocated, steps run. No Python runs but torch's own functions: operators, fills and copies that are not contiguous.
 // Built and told what a plan is by replay.py.
 #include "host.h"
 #include <signal.h>
@@ -10,7 +10,7 @@ enum step_kind { LAUNCH, FILL, COPY, ADDRESS, CALL };
 enum { NOWHERE = -1 };
 
 // A number that a step is given: as it is, or (slot >= 0) plus where the tensor of the slot lies at this call.
-// Slots are counted through the inputs, then the outputs.
+// Slots are counted through the inputs, then the outputs, then what operators of torch return.
 struct cell {
   uint64_t value;
   int32_t slot, unused;
@@ -27,8 +27,8 @@ struct step {
   uint32_t first, count;  // its cells; of CALL its objects
   uint32_t sizes[7];      // of a launch: grid, block, shared memory
   void* function;         // LAUNCH: machine code; CALL: a callable of Python
-  uint64_t size;          // FILL, COPY: bytes
-  uint64_t pattern;       // FILL: what 8 bytes of it are
+  uint64_t size;          // FILL, COPY: bytes; CALL: how many tensors it returns, in a tuple
+  uint64_t pattern;       // FILL: what 8 bytes of it are; CALL: the slot of the first of these tensors
   const char* name;
 };
 
@@ -45,7 +45,7 @@ struct program {
   PyMethodDef method;
   PyObject *explain, *look, *empty, *keep;  // keep: all that the tables refer to, and they themselves
   int32_t cpu, device, running, many;       // many: the results are a tuple, even if it is one
-  uint32_t inputs, slots, outputs, cells, steps, objects, results;
+  uint32_t inputs, slots, outputs, computed, cells, steps, objects, results;
   struct input* input;
   PyObject* (*made)[3];  // size, stride and dtype of each output
   struct cell* cell;
@@ -153,7 +153,20 @@ static int put(const struct program* p, const struct step* s, uint64_t target, u
          succeeded(host.fill_words(target + 4, (uint32_t)(address >> 32), 1, stream), s->name);
 }
 
-static int call_torch(const struct program* p, const struct step* s) {
+// What a call returned is held until the replay ends.
+static int keep_results(struct program* p, const struct step* s, PyObject* results) {
+  for (uint32_t i = 0; i < s->size; ++i) {
+    struct tensor t;
+    PyObject* result = PyTuple_GetItem(results, i);
+    if (result == NULL || host.torch->tensor_of(result, &t) != 0) return 0;
+    Py_IncRef(result);
+    p->tensor[s->pattern + i] = result;
+    p->at[s->pattern + i] = (uint64_t)t.data + t.byte_offset;
+  }
+  return 1;
+}
+
+static int call_torch(struct program* p, const struct step* s) {
   PyObject* args[64];
   uint32_t made = 0;
   for (; made < s->count; ++made) {
@@ -162,18 +175,19 @@ static int call_torch(const struct program* p, const struct step* s) {
   }
   PyObject* answer = made == s->count ? PyObject_Vectorcall(s->function, args, made, NULL) : NULL;
   while (made > 0) Py_DecRef(args[--made]);
+  int right = answer != NULL && keep_results(p, s, answer);
   if (answer != NULL) Py_DecRef(answer);
-  return answer != NULL;
+  return right;
 }
 
 static int run(struct program* p) {
   void* stream = NULL;
   if (!p->cpu && host.torch->stream_of(2 /* kDLCUDA */, p->device, &stream) != 0) return 0;
-  for (uint32_t i = 0; i < p->cells; ++i) {
-    if (p->cell[i].slot != NOWHERE) p->values[i] = p->at[p->cell[i].slot] + p->cell[i].value;
-  }
   for (uint32_t i = 0; i < p->steps; ++i) {
     const struct step* s = &p->step[i];
+    for (uint32_t k = s->first; s->kind != CALL && k < s->first + s->count; ++k) {
+      if (p->cell[k].slot != NOWHERE) p->values[k] = p->at[p->cell[k].slot] + p->cell[k].value;
+    }
     const uint64_t* given = p->values + s->first;
     int right = 0;
     switch (s->kind) {
@@ -226,6 +240,10 @@ static PyObject* call(PyObject* self, PyObject* const* args, intptr_t count, PyO
     if (right && run(p)) result = results_of(p);
   }
   while (made > 0) Py_DecRef(p->tensor[p->slots + --made]);
+  for (uint32_t i = p->slots + p->outputs; i < p->slots + p->outputs + p->computed; ++i) {
+    if (p->tensor[i] != NULL) Py_DecRef(p->tensor[i]);
+    p->tensor[i] = NULL;
+  }
   p->running = 0;
   return result;
 }
@@ -266,8 +284,8 @@ PyObject* replay_new(const struct program* described) {
   Py_IncRef(p->keep);
   p->method.function = (void*)call;
   p->method.flags = METH_FASTCALL | METH_KEYWORDS;
-  p->at = calloc(p->slots + p->outputs + 1, sizeof *p->at);
-  p->tensor = calloc(p->slots + p->outputs + 1, sizeof *p->tensor);
+  p->at = calloc(p->slots + p->outputs + p->computed + 1, sizeof *p->at);
+  p->tensor = calloc(p->slots + p->outputs + p->computed + 1, sizeof *p->tensor);
   p->values = calloc(p->cells + 1, sizeof *p->values);
   p->parameters = calloc(p->cells + 1, sizeof *p->parameters);
   for (uint32_t i = 0; i < p->cells; ++i) {

@@ -8,28 +8,27 @@ fresh at every call.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from passagent.kernels import driver
-from passagent.plan.arguments import Argument, LibraryCall, TupleArg, ValueArg
+from passagent.plan.arguments import Argument, TupleArg
 from passagent.plan.check import PlanError, device_of
 from passagent.plan.compile import Built
 from passagent.plan.constants import Constants
-from passagent.plan.convert import flattened, parts, python_value, rebuilt
+from passagent.plan.convert import parts, rebuilt
 from passagent.plan.model import Choice, Plan
-from passagent.plan.table import Empty, Mode, Table
+from passagent.plan.table import Mode, Table
 
 
 class Replay:
     """A plan that is ready to run on `device`; `call(*inputs)` runs it on torch's current stream.
 
-    `built`: its kernels (compile_plan). `empty` allocates outputs, by default as torch does. `call` takes
-    what the recorded replacement took and returns what it returned. It raises TypeError for arguments
-    that the plan is not for, and RuntimeError with CUDA's words if a launch fails. A replay runs in one
-    thread at a time. A CUDA graph may capture it.
+    `built`: its kernels (compile_plan). `call` takes what the recorded replacement took and returns what it
+    returned. It raises TypeError for arguments that the plan is not for, and RuntimeError with CUDA's words
+    if a launch fails. A replay runs in one thread at a time. A CUDA graph may capture it.
 
     Raises PlanError for a plan that cannot run here.
     """
@@ -42,7 +41,6 @@ class Replay:
         built: Mapping[str, Built],
         device: str | torch.device = "cpu",
         mode: Mode = Mode(),
-        empty: Empty | None = None,
     ) -> None:
         self.plan, self.device = plan, torch.device(device)
         if self.device.type == "cuda":
@@ -53,10 +51,7 @@ class Replay:
         table = Table(plan, built, self._constants, self.device, mode)
         self.arena = table.arena
         """Scratch memory of all calls, bytes."""
-        function = table.function(empty)
-        if plan.library:
-            first = [_Convolution(plan, call, empty) for call in plan.library]
-            function = functools.partial(_after_library, first, function)
+        function = table.function()
         nested = any(isinstance(argument, TupleArg) for argument in plan.inputs)
         shape = _shape(plan.result)
         self.call = function
@@ -66,34 +61,6 @@ class Replay:
     def is_intact(self) -> bool:
         """Tell whether all constants still have their bytes."""
         return self._constants.are_intact()
-
-
-class _Convolution:
-    """A call of the library's, of what a plan is given."""
-
-    def __init__(self, plan: Plan, call: LibraryCall, empty: Empty | None) -> None:
-        places = {a.value: n for n, a in enumerate(flattened(plan.inputs)) if isinstance(a, ValueArg)}
-        of_values = {k: a.value for k, a in enumerate(call.arguments) if isinstance(a, ValueArg)}
-        self._tensors = [(k, places[value], plan.values[value].shape) for k, value in of_values.items()]
-        self._arguments = [None if k in of_values else python_value(a) for k, a in enumerate(call.arguments)]
-        self._empty = empty
-
-    def of(self, args: Sequence[Any]) -> torch.Tensor | None:
-        """The convolution's result, in memory of `empty`'s if there is one; None for others than the plan's
-        tensors."""
-        arguments: list[Any] = list(self._arguments)
-        for number, place, shape in self._tensors:
-            if place >= len(args) or getattr(args[place], "shape", None) != shape:
-                return None
-            arguments[number] = args[place]
-        result = torch.convolution(*arguments)
-        if self._empty is None:
-            return result
-        return self._empty(tuple(result.shape), result.stride(), result.dtype).copy_(result)
-
-
-def _after_library(calls: Sequence[_Convolution], function: Callable[..., Any], *args: Any) -> Any:
-    return function(*args, *(call.of(args) for call in calls))
 
 
 def choices_of(plan: Plan) -> list[int]:

@@ -30,6 +30,7 @@ from passagent.plan.arguments import (
     ValueArg,
     leaves,
 )
+from passagent.plan.library import shown
 from passagent.plan.messages import as_line
 from passagent.plan.model import (
     Alloc,
@@ -38,12 +39,13 @@ from passagent.plan.model import (
     Copy,
     Fill,
     Launch,
+    OperatorCall,
     Plan,
     Recording,
     Step,
     TritonKernel,
-    Value,
 )
+from passagent.plan.values import Value
 
 _WIDTH = 80
 _INDENT = "  "
@@ -103,9 +105,6 @@ def _folded_text(entry: Folded, ir: bool) -> str:
     lines += _wrapped(f"subgraphs {names}", 1)
     lines += [f"{_INDENT}inputs"]
     lines += _inputs_text(entry.plan)
-    for call in entry.plan.library:
-        arguments = ", ".join(map(_argument, call.arguments))
-        lines += _wrapped(f"v{call.value} = {call.operator}({arguments}), the library's", 1)
     lines += [f"{_INDENT}steps"]
     lines += textwrap.indent("\n".join(_steps_text(entry.plan)), _INDENT * 2).split("\n")
     lines += _wrapped(f"result {_argument(entry.plan.result)}", 1)
@@ -162,6 +161,8 @@ class _Text:
                     self.say(f"fill v{step.value} with {_argument(step.number)}", depth)
                 case Copy():
                     self.say(f"copy v{step.source} to v{step.value}", depth)
+                case OperatorCall():
+                    self.call(step, depth)
                 case Launch():
                     self.launch(step, depth)
                 case Choice():
@@ -172,6 +173,12 @@ class _Text:
     def alternative(self, alternative: Alternative, depth: int) -> None:
         self.say(alternative.name, depth)
         self.steps(alternative.steps, depth + 1)
+
+    def call(self, step: OperatorCall, depth: int) -> None:
+        arguments = [_argument(argument) for argument in step.arguments]
+        arguments += [f"{name}={_argument(argument)}" for name, argument in step.keywords.items()]
+        results = ", ".join("_" if number is None else f"v{number}" for number in step.values)
+        self.say(f"{results} = {shown(step.operator)}({', '.join(arguments)})", depth)
 
     def launch(self, step: Launch, depth: int) -> None:
         kernel = self.plan.kernels[step.kernel]
@@ -214,7 +221,7 @@ def _wrapped(text: str, depth: int, room: int = _WIDTH) -> list[str]:
 
 
 def _touched(step: Step) -> Iterator[int]:
-    if isinstance(step, Launch):
+    if isinstance(step, Launch | OperatorCall):
         yield from _given(step)
     elif not isinstance(step, Choice):
         yield step.value
@@ -222,8 +229,8 @@ def _touched(step: Step) -> Iterator[int]:
             yield step.source
 
 
-def _given(step: Launch) -> Iterator[int]:
-    for argument in step.args:
+def _given(step: Launch | OperatorCall) -> Iterator[int]:
+    for argument in step.args if isinstance(step, Launch) else (*step.arguments, *step.keywords.values()):
         for leaf in leaves(argument):
             if isinstance(leaf, (ValueArg, AddressArg, DescriptorArg)):
                 yield leaf.value
@@ -240,6 +247,11 @@ def _moved(plan: Plan, steps: Sequence[Step], held: set[int]) -> Moved:
                 read += _bytes(plan.values[step.source])
                 written += _bytes(plan.values[step.value])
                 held.add(_root(plan, step.value))
+            case OperatorCall():
+                made = [number for number in step.values if number is not None]
+                read += sum(_bytes(plan.values[number]) for number in set(_given(step)))
+                written += sum(_bytes(plan.values[number]) for number in made)
+                held.update(made)
             case Launch():
                 sizes = _reached(plan, step)
                 full = {n: n_bytes for n, n_bytes in sizes.items() if _root(plan, n) in held}

@@ -13,6 +13,7 @@ import torch
 from passagent.kernels import build_cuda, driver, launch
 from passagent.plan import extension, memory
 from passagent.plan.arguments import AddressArg, Argument, TupleArg, ValueArg, leaves
+from passagent.plan.calling import Empty, Operator
 from passagent.plan.check import PlanError, filled
 from passagent.plan.compile import Built
 from passagent.plan.constants import Constants
@@ -20,24 +21,22 @@ from passagent.plan.convert import explain, flattened, home, python_value
 from passagent.plan.model import (
     Alloc,
     Choice,
-    ConstantValue,
     Copy,
     Fill,
-    InputValue,
     Launch,
+    OperatorCall,
     Parameter,
     Plan,
     Step,
     TritonKernel,
 )
+from passagent.plan.values import ConstantValue, InputValue
 
 _ALIGN = 256
 _PATTERN = 8
 _MOST_OBJECTS = 64
 
 Run = Callable[..., Any]
-Empty = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
-"""Allocates a tensor of a size, strides and dtype."""
 """In place of a compiled Triton kernel: a function, and the values whose tensors it is given."""
 
 
@@ -56,6 +55,8 @@ class Mode:
     """The alternative of each Choice that runs; the first where none is given."""
     fresh: bool = False
     """Scratch memory is allocated too, anew for each call."""
+    empty: Empty | None = None
+    """Allocates outputs; None: as torch does."""
 
 
 class Table:
@@ -70,14 +71,23 @@ class Table:
         self.objects: list[extension.Object] = []
         self.steps: list[extension.Step] = []
         self.keep: list[Any] = [constants]
-        self.given = [*flattened(memory.given(self.plan))]
+        self.given = [*flattened(self.plan.inputs)]
         self.slots: dict[int, int] = {}
         for position, argument in enumerate(self.given):
             if isinstance(argument, ValueArg):
                 self.slots.setdefault(argument.value, position)
         self.steps_taken = list(taken(self.plan.steps, iter(mode.choices)))
         leaf_bases = [memory.place(self.plan, n).base for n in _values(self.plan.result)]
-        self.outputs = [n for n in dict.fromkeys(leaf_bases) if self.plan.values[n].kind == "made"]
+        self.empty = mode.empty
+        self.computed = [
+            n
+            for step in self.steps_taken
+            if isinstance(step, OperatorCall)
+            for n in step.values
+            if n is not None
+        ]
+        made = (n for n in dict.fromkeys(leaf_bases) if self.plan.values[n].kind == "made")
+        self.outputs = [n for n in made if n not in self.computed]
         if mode.fresh:
             allocated = [step.value for step in self.steps_taken if isinstance(step, Alloc)]
             self.outputs += [n for n in allocated if n not in self.outputs]
@@ -136,7 +146,7 @@ class Table:
 
     def _is_here(self, number: int) -> bool:
         base = memory.place(self.plan, number).base
-        return base in self.slots or base in self.outputs or base in self.places
+        return base in self.slots or base in self.outputs or base in self.computed or base in self.places
 
     def where(self, number: int) -> Where:
         """Where a value lies."""
@@ -145,9 +155,14 @@ class Table:
             return Where(offset, self.slots[base])
         if base in self.outputs:
             return Where(offset, len(self.given) + self.outputs.index(base))
+        if base in self.computed:
+            return Where(offset, self._computed_slot(base))
         if base in self.places:
             return Where(self.start + self.places[base] + offset)
         return Where(self.constants.address(base) + offset)
+
+    def _computed_slot(self, base: int) -> int:
+        return len(self.given) + len(self.outputs) + self.computed.index(base)
 
     def object(self, number: int) -> extension.Object:
         """The tensor of a value."""
@@ -161,8 +176,8 @@ class Table:
             return self._object(None, None if is_whole else view, slot)
         if base in self.places:
             begin = self.start - self.arena.data_ptr() + self.places[base]
-            return self._object(look(self.arena, (*view[:3], begin + offset)))
-        return self._object(look(self.constants.tensor(base), view))
+            return self._object(memory.look(self.arena, (*view[:3], begin + offset)))
+        return self._object(memory.look(self.constants.tensor(base), view))
 
     def _object(self, fixed: Any, view: Any = None, slot: int = extension.NOWHERE) -> extension.Object:
         self.keep += [fixed, view]
@@ -193,8 +208,17 @@ class Table:
             self._fill(step)
         elif isinstance(step, Copy):
             self._copy(step)
+        elif isinstance(step, OperatorCall):
+            self._compute(step)
         elif isinstance(step, Launch):
             self._launch(step)
+
+    def _compute(self, step: OperatorCall) -> None:
+        """An operator of torch; what it returns is put into slots of its own."""
+        operator = Operator(self.plan, step, self.empty)
+        self._call(step.operator, operator, operator.tensors)
+        results = [self._computed_slot(number) for number in step.values if number is not None]
+        self.steps[-1].size, self.steps[-1].pattern = len(results), min(results, default=0)
 
     def _fill(self, step: Fill) -> None:
         value, scalar = self.plan.values[step.value], filled(step, self.plan.values[step.value])
@@ -273,8 +297,8 @@ class Table:
             raise PlanError(f"{kernel} is given {number}, which is no {ctype}")
         return Where(int.from_bytes(bytes(value), "little"))
 
-    def function(self, empty: Empty | None) -> Run:
-        """The C function that runs the table; `empty` allocates outputs."""
+    def function(self) -> Run:
+        """The C function that runs the table."""
         results = [*flattened((self.plan.result,))]
         for leaf in results:
             if isinstance(leaf, ValueArg):
@@ -288,7 +312,7 @@ class Table:
         explanation, loaded = explain(self.plan, self.device), extension.library()
         if not self.cpu:
             launch.tell_cuda(loaded)
-        empty = empty or launch.EMPTY[self.device.type]
+        empty = self.empty or launch.EMPTY[self.device.type]
         inputs = [self._input(loaded, position) for position in range(len(self.given))]
         tables = [
             extension.array(extension.Input, inputs),
@@ -300,11 +324,12 @@ class Table:
         self.keep += [tables, parts, explanation, empty]
         keep = list(self.keep)
         program = extension.Program(
-            name=b"replay", explain=id(explanation), look=id(look), empty=id(empty), keep=id(keep),
+            name=b"replay", explain=id(explanation), look=id(memory.look), empty=id(empty), keep=id(keep),
             cpu=self.cpu,
             device=self.device.index or 0, many=isinstance(self.plan.result, TupleArg),
             inputs=len(self.given), slots=len(self.given), outputs=len(self.outputs),
-            cells=len(self.cells), steps=len(self.steps), objects=len(self.objects), results=len(results),
+            computed=len(self.computed), cells=len(self.cells), steps=len(self.steps),
+            objects=len(self.objects), results=len(results),
         )  # fmt: skip
         for name, table in zip(("input", "made", "cell", "object", "step"), tables, strict=True):
             setattr(program, name, ctypes.addressof(table))
@@ -335,17 +360,6 @@ class Table:
             slot=position, code=code, bits=bits, alignment=value.alignment,
             shape=ctypes.addressof(shape), stride=ctypes.addressof(stride),
         )  # fmt: skip
-
-
-def look(base: torch.Tensor, view: tuple[torch.dtype, tuple[int, ...], tuple[int, ...], int]) -> torch.Tensor:
-    """The tensor of a dtype, shape and strides that starts some bytes behind the start of `base`."""
-    dtype, shape, stride, offset = view
-    begin = base.storage_offset() * base.itemsize + offset
-    if dtype == base.dtype:
-        return base.as_strided(shape, stride, begin // dtype.itemsize)
-    with torch.no_grad():
-        tensor = torch.empty(0, dtype=dtype, device=base.device)
-        return tensor.set_(base.untyped_storage(), begin // dtype.itemsize, shape, stride)
 
 
 def taken(steps: Sequence[Step], choices: Iterator[int]) -> Iterator[Step]:

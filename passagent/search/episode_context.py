@@ -30,6 +30,7 @@ from passagent.store import Store, hint_uses, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS
+from passagent.tasks.reader import library_rule
 
 DRAFT_EXAMPLES = 5
 """Passes of other tasks that a draft is shown: it has no parent to learn from (Kernel Foundry 3.2)."""
@@ -73,6 +74,7 @@ def episode_context(session: Session, episode: Episode, parent: Node | None) -> 
         past=past,
         machine=session.machine,
         threads=threads_of(session.config.evaluator),
+        library=library_rule(session.config.evaluator.library, session.task.subgraphs),
         eager=session.eager or (),
         migrated=episode.migration is not None,
         limits=session.config.agent,

@@ -13,10 +13,11 @@ import itertools
 import json
 import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from passagent.errors import MachineFault, TaskError, UsageError, closest, nearest
 from passagent.system import resources
@@ -37,6 +38,8 @@ FILES = (
 ComputeOps = Literal["allowed", "library-only"]
 COMPUTE_OPS: tuple[ComputeOps, ...] = get_args(ComputeOps)
 ALLOWED = COMPUTE_OPS[0]
+LibraryRule = Literal["all", "none"]
+"""Operators of torch that a pass may call: `all` that compute without a state, or `none` but convolutions."""
 
 
 @dataclass(frozen=True)
@@ -60,17 +63,30 @@ class Subgraph:
         """sha256 of model.py."""
         return hashlib.sha256(self.source.encode()).hexdigest()
 
-    @cached_property
+    @property
     def compute_ops(self) -> ComputeOps:
-        """Says if a pass may replace matrix products and convolutions (graph_net.json). Raises TaskError."""
+        """Says if a pass may replace matrix products and convolutions. Raises TaskError."""
+        return self._said("compute_ops", COMPUTE_OPS)  # type: ignore[no-any-return]
+
+    @property
+    def library(self) -> LibraryRule:
+        """Says which operators of torch a pass may call; `none` where nothing is said. Raises TaskError."""
+        return self._said("library", ("none", "all"))  # type: ignore[no-any-return]
+
+    @cached_property
+    def _facts(self) -> dict[str, Any]:
         file = self.path / "graph_net.json"
         try:
-            word = json.loads(read_text(file)).get("compute_ops", ALLOWED) if file.is_file() else ALLOWED
-        except ValueError as error:
-            raise TaskError(f"{file}: is not JSON: {error}") from error
-        if word not in COMPUTE_OPS:
-            raise TaskError(f"{file}: compute_ops is {word!r}; write {' or '.join(COMPUTE_OPS)}")
-        return word  # type: ignore[no-any-return]
+            return dict(json.loads(read_text(file))) if file.is_file() else {}
+        except (ValueError, TypeError) as error:
+            raise TaskError(f"{file}: is no JSON object: {error}") from error
+
+    def _said(self, key: str, words: tuple[str, ...]) -> Any:
+        """The word of graph_net.json under `key`; the first where there is none."""
+        word = self._facts.get(key, words[0])
+        if word not in words:
+            raise TaskError(f"{self.path / 'graph_net.json'}: {key} is {word!r}; write {' or '.join(words)}")
+        return word
 
     @property
     def home(self) -> str:
@@ -104,6 +120,11 @@ class Task:
         """Operator sequence of the first subgraph, such as `("add", "layer_norm")`, read from its source."""
         first = self.subgraphs[0]
         return operator_names(find_forward(first.source, first.path / "model.py"))
+
+
+def library_rule(chosen: LibraryRule | None, subgraphs: Iterable[Subgraph]) -> LibraryRule:
+    """The chosen rule (`evaluator.library`), else the subgraphs': `all` where each of them says so."""
+    return chosen or ("all" if all(subgraph.library == "all" for subgraph in subgraphs) else "none")
 
 
 PREFIX = "example:"

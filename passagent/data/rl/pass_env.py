@@ -34,6 +34,7 @@ from passagent.experience import knowledge
 from passagent.models.types import ToolSpec
 from passagent.search.candidates import profiled
 from passagent.tasks import Task, load_task
+from passagent.tasks.reader import library_rule
 
 _KINDS: dict[str, Any] = {"string": str, "integer": int, "boolean": bool, "array": list[int]}
 """The Python types of arguments, by their types in a JSON schema."""
@@ -242,6 +243,7 @@ def task_text(task: Task, config: Config, rules: bool = True, here: bool = True)
         role="fusion",
         seed=0,
         threads=threads_of(config.evaluator),
+        library=library_rule(config.evaluator.library, task.subgraphs),
         limits=config.agent,
     )
     texts = [message["content"] for message in compose(context)]

@@ -1,16 +1,19 @@
-"""`compute_ops: library-only`: matrix products and convolutions stay the library's; a pass fuses around.
+"""What a task leaves to torch's library, and what a pass may call of it.
 
-A plan may have the library compute a convolution, so that what it adds is the plan's.
+`library` says which operators of torch a plan may call. By `compute_ops: library-only` matrix products and
+convolutions stay the library's, and a pass fuses around them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from passagent.evaluator.result import Violation
-from passagent.plan.model import Recording
-from passagent.tasks.reader import ALLOWED, Subgraph
+from passagent.plan import library
+from passagent.plan.model import OperatorCall, Plan, Recording, flat
+from passagent.plan.refusal import COMPUTES
+from passagent.tasks.reader import ALLOWED, LibraryRule, Subgraph
 
 _COMPUTING = re.compile(
     r"conv(_transpose)?[123]d|convolution|linear|bilinear|matmul|__matmul__|mm|bmm|mv|dot|addmm|addmv|addbmm"
@@ -19,23 +22,34 @@ _COMPUTING = re.compile(
 )
 
 
-def taken_from_the_library(subgraphs: Sequence[Subgraph], recording: Recording) -> list[Violation]:
-    """A violation for each pass that replaces such an operator where it is left to the library."""
+def library_violations(
+    subgraphs: Sequence[Subgraph], recording: Recording, rule: LibraryRule
+) -> list[Violation]:
+    """A violation for each pass that calls what `rule` forbids, or replaces what is left to the library."""
     restricted = {subgraph.name for subgraph in subgraphs if subgraph.compute_ops != ALLOWED}
-    numbers = {
+    taken = {
         call.number
         for subgraph in recording.subgraphs
         for call in subgraph.calls
-        if subgraph.name in restricted and not recording.passes[call.number].plans[call.plan].library
+        if subgraph.name in restricted and not any(_called(recording.passes[call.number].plans[call.plan]))
     }
     violations = []
-    for number in sorted(numbers):
-        entry = recording.passes[number]
+    for number, entry in enumerate(recording.passes):
+        called = (name for plan in entry.plans for name in _called(plan))
+        if forbidden := next((name for name in called if not library.is_allowed(name, rule)), None):
+            message = COMPUTES.format(operator=library.shown(forbidden))
+            violations.append(Violation(rule="library", file=entry.file, line=0, message=message))
         targets = (re.split(r"[:.]", node.target)[-1] for node in entry.pattern if node.op.startswith("call"))
-        if taken := [name for name in targets if _COMPUTING.fullmatch(name)]:
+        replaced = next((name for name in targets if _COMPUTING.fullmatch(name)), None)
+        if number in taken and replaced is not None:
             message = (
-                f"replaces {taken[0]}, which this task leaves to the library (compute_ops: library-only); "
+                f"replaces {replaced}, which this task leaves to the library (compute_ops: library-only); "
                 "match only what comes before or after it"
             )
             violations.append(Violation(rule="compute_ops", file=entry.file, line=0, message=message))
     return violations
+
+
+def _called(plan: Plan) -> Iterator[str]:
+    """The operators of torch that a plan calls."""
+    return (step.operator for step in flat(plan.steps) if isinstance(step, OperatorCall))

@@ -22,7 +22,7 @@ from passagent.evaluator.candidate import PLAN
 from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.integrity.filenames import check_files
 from passagent.evaluator.judging.effort import CANDIDATE_S, Allowance
-from passagent.evaluator.judging.library_operators import taken_from_the_library
+from passagent.evaluator.judging.library_operators import library_violations
 from passagent.evaluator.judging.verdict import Failed, Refused
 from passagent.evaluator.reference.baseline import Baseline
 from passagent.evaluator.result import Candidate, Mismatch, Violation
@@ -40,7 +40,7 @@ from passagent.plan.messages import Subgraph as RecordedSubgraph
 from passagent.plan.model import Plan, Recording
 from passagent.sandbox import tools
 from passagent.system import faults
-from passagent.tasks.reader import Subgraph
+from passagent.tasks.reader import LibraryRule, Subgraph, library_rule
 
 _PLACE = re.compile(r"^(\S+?(?::\d+:\d+|\(\d+\))): error:", re.MULTILINE)
 NO_TRITON = (
@@ -134,6 +134,7 @@ class Recorder:
         if device == "cpu" and uses_triton(candidate):
             raise Failed("compile_error", NO_TRITON)
         graphs = [self._seen(subgraph, baseline, device) for subgraph in subgraphs]
+        rule = library_rule(self._config.library, subgraphs)
         edited, whole_s = list[str](), CANDIDATE_S + record.MORE_S * (len(subgraphs) - 1)
         allowance = Allowance(whole_s)
         if candidate.is_plans:
@@ -144,10 +145,10 @@ class Recorder:
                 raise UsageError(f"{PLAN}: {error}; evaluate the pass itself here") from error
             answer = Recorded(recording=recorded, missed=())
         else:
-            answer = self._record(candidate, graphs, device, allowance)
+            answer = self._record(candidate, graphs, device, rule, allowance)
             recorded = answer.recording
         built, failed = dict[str, Built](), {f.subgraph: _failed(f.why) for f in answer.failed}
-        refused = taken_from_the_library(subgraphs, recorded)
+        refused = library_violations(subgraphs, recorded, rule)
         unbuilt, texts = set[tuple[int, int]](), list[str]()
         for (number, place), outcome in self._built(recorded, allowance):
             file = recorded.passes[number].file
@@ -209,12 +210,17 @@ class Recorder:
         yield from zip(plans, outcomes, strict=True)
 
     def _record(
-        self, candidate: Candidate, subgraphs: list[RecordedSubgraph], device: str, allowance: Allowance
+        self,
+        candidate: Candidate,
+        subgraphs: list[RecordedSubgraph],
+        device: str,
+        rule: LibraryRule,
+        allowance: Allowance,
     ) -> Recorded:
         with self._recording, self._lease.host():
             begun = time.monotonic()
             try:
-                answer = record.record(self._process, candidate, subgraphs, device, self._facts)
+                answer = record.record(self._process, candidate, subgraphs, device, self._facts, rule)
             except InfrastructureError:
                 self._process.end()  # another one records the next candidate
                 raise

@@ -31,7 +31,7 @@ from passagent.evaluator.timing.estimate import MOST_TRIALS, TRIALS
 from passagent.evaluator.timing.timing import WARMUPS, Timing
 from passagent.evaluator.worker_text import plain, shortened
 from passagent.sandbox.environment import describe, evaluator_version, worker_threads
-from passagent.tasks.reader import Subgraph, Task
+from passagent.tasks.reader import Subgraph, Task, library_rule
 
 REFUSED = "broke an integrity rule; see violations"
 _FAILURES: dict[str, score.Failure] = {
@@ -182,6 +182,7 @@ def conclude(task: Task, subject: Subject, config: EvaluatorConfig, findings: Fi
             "b": score.B,
             "p": score.P,
             "input_sets": SETS,
+            "library": library_rule(config.library, task.subgraphs),
             "special_values": config.special_values,
             "strict_t": score.STRICT_T,
         },

@@ -23,8 +23,9 @@ import torch
 from passagent.evaluator.runner.calls import Graph, no_collection, refresh_all
 from passagent.evaluator.runner.fresh import Draw, Rotation
 from passagent.plan.arguments import ValueArg
-from passagent.plan.model import Alloc, InputValue, MadeValue, Plan
+from passagent.plan.model import Alloc, Plan
 from passagent.plan.replay import Replay
+from passagent.plan.values import InputValue, MadeValue
 
 REPEATS = 20
 """Calls of a CUDA graph: its launch, about 8 us, is shared by them."""

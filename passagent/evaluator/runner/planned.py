@@ -113,9 +113,8 @@ class Planned:
 
     def replay(self, plan: Plan, choices: list[int], audited: bool = False) -> Replay:
         """A plan ready to run; `audited`: every allocation is a block."""
-        empty = self._empty if audited else None
-        mode = Mode(choices, fresh=audited)
-        return Replay(plan, self._built, self.device, mode, empty)
+        mode = Mode(choices, fresh=audited, empty=self._empty if audited else None)
+        return Replay(plan, self._built, self.device, mode)
 
     def _empty(self, size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
         like = torch.empty_strided(size, stride, dtype=dtype, device="meta")

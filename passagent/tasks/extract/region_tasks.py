@@ -228,7 +228,7 @@ def _write(
         names = [str(node.target) if node.op == "placeholder" else node.name for node in region.inputs]
         inputs = [observed.values[node.name] for node in region.inputs]
         clean = CleanGraph(region.graph(), names, inputs)
-        write_sample(path / name, clean.graph, input_metas(names, inputs), model.name, {})
+        write_sample(path / name, clean.graph, input_metas(names, inputs), model.name, {"library": "all"})
         outputs = [observed.values[node.name] for node in region.outputs]
         wrong, _ = validate(path / name, clean, outputs, device, model.is_training)
         problems += [problem.replace(str(path / name), name) for problem in wrong]

@@ -38,7 +38,7 @@ from passagent.store import Store, episodes, nodes, runs, sessions
 from passagent.store.episodes import Episode
 from passagent.store.nodes import CANCELLED, Node
 from passagent.tasks import Task, load_task
-from passagent.tasks.reader import PREFIX, examples
+from passagent.tasks.reader import PREFIX, examples, library_rule
 from passagent.tasks.tasklist import find_tasks
 from passagent.view.mcp.client_runs import Call, ClientRun, open_run, served_config
 
@@ -152,6 +152,7 @@ class Service:
             seed=0,
             machine=await asyncio.to_thread(measure_machine, device),
             threads=threads_of(self.config.evaluator),
+            library=library_rule(self.config.evaluator.library, task.subgraphs),
             limits=self.config.agent,
         )
 

@@ -1,0 +1,69 @@
+"""Call operators of torch when a plan is replayed, and see that they return what the plan says."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from passagent.plan import library, memory
+from passagent.plan.arguments import Argument, TupleArg, ValueArg
+from passagent.plan.check import PlanError
+from passagent.plan.convert import python_value
+from passagent.plan.model import OperatorCall, Plan
+from passagent.plan.values import Value
+
+Empty = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
+"""Allocates a tensor of a size, strides and dtype."""
+
+
+class Operator:
+    """An operator of a plan; called with the tensors of the values `tensors`, it returns a tuple of tensors.
+
+    With `empty` results are copied into memory that it allocates. Raises PlanError for an operator that this
+    torch does not have, and when called for results other than the plan's values.
+    """
+
+    def __init__(self, plan: Plan, step: OperatorCall, empty: Empty | None) -> None:
+        self.tensors: list[int] = []
+        self._name, self._operator, self._empty = step.operator, library.operator_of(step.operator), empty
+        if self._operator is None:
+            raise PlanError(f"calls {step.operator}, which this torch does not have")
+        self._arguments = [self._given(argument) for argument in step.arguments]
+        self._keywords = {name: self._given(argument) for name, argument in step.keywords.items()}
+        self._expected = [None if number is None else _layout(plan.values[number]) for number in step.values]
+
+    def _given(self, argument: Argument) -> Callable[[tuple[torch.Tensor, ...]], Any]:
+        """A function that finds the argument of a call among its tensors."""
+        if isinstance(argument, ValueArg):
+            self.tensors.append(argument.value)
+            return operator.itemgetter(len(self.tensors) - 1)
+        if isinstance(argument, TupleArg):
+            items = [self._given(item) for item in argument.items]
+            return lambda tensors: [item(tensors) for item in items]
+        constant = python_value(argument)
+        return lambda tensors: constant
+
+    def __call__(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        keywords = {name: given(tensors) for name, given in self._keywords.items()}
+        returned = self._operator(*(given(tensors) for given in self._arguments), **keywords)
+        results = returned if isinstance(returned, (tuple, list)) else (returned,)
+        if len(results) != len(self._expected):
+            raise PlanError(f"{self._name} returns {len(results)} results, not {len(self._expected)}")
+        made = [result for result, one in zip(results, self._expected, strict=True) if one is not None]
+        for result, one in zip(made, filter(None, self._expected), strict=True):
+            if not isinstance(result, torch.Tensor) or _layout(result) != one:
+                raise PlanError(f"{self._name} returns another tensor than the plan has")
+        if self._empty is None:
+            return tuple(made)
+        return tuple(self._empty(tuple(r.shape), r.stride(), r.dtype).copy_(r) for r in made)
+
+
+def _layout(value: Value | torch.Tensor) -> tuple[Any, ...]:
+    """Shape, strides where a dimension has several elements, and dtype."""
+    dtype = value.dtype if isinstance(value, torch.Tensor) else memory.dtype_of(value)
+    strides = value.stride() if isinstance(value, torch.Tensor) else value.stride
+    steps = tuple(step for size, step in zip(value.shape, strides, strict=True) if size > 1)
+    return tuple(value.shape), steps if 0 not in value.shape else (), dtype

@@ -1,0 +1,205 @@
+"""Passes that call operators of torch: recorded as steps, replayed, and judged by the task's rule."""
+
+from __future__ import annotations
+
+import json
+
+import cases
+import handmade as h
+import pytest
+import torch
+from plans import replay_of
+
+from passagent.config import EvaluatorConfig
+from passagent.evaluator.judging.referee import Referee
+from passagent.evaluator.result import MANIFEST, Candidate
+from passagent.plan import record as recording
+from passagent.plan.check import PlanError
+from passagent.plan.facts import H100
+from passagent.plan.messages import Recorded
+from passagent.plan.model import Launch, OperatorCall
+from passagent.plan.show import recording_text
+
+TASK = cases.TaskText(
+    "y = torch.nn.functional.linear(in_0, in_1, in_2)\nz = torch.nn.functional.gelu(y)\nreturn (z,)",
+    [[([6, 16], "float32"), ([24, 16], "float32"), ([24], "float32")]],
+)
+PASS = '''"""{doc}"""
+import torch
+from passagent.kernels import cpp_kernel
+
+halve = cpp_kernel(
+    "template <class T> void halve(T* x, int64_t n) {{ for (int64_t i = 0; i < n; ++i) x[i] *= T(0.5); }}",
+    "halve",
+)
+
+
+def fused(x, w, b):
+{body}
+
+
+def pattern(x, w, b):
+    return torch.nn.functional.gelu(torch.nn.functional.linear(x, w, b))
+
+
+def replacement_args(x, w, b):
+    return (x, w, b)
+
+
+def replacement_func():
+    return fused
+'''
+EAGER_S = "    return torch.nn.functional.gelu(torch.nn.functional.linear(x, w, b))"
+
+
+def candidate(body):
+    return Candidate({"Joined.py": PASS.format(doc="Calls.", body=body), MANIFEST: '["Joined"]'})
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    return cases.write_task(tmp_path_factory.mktemp("tasks") / "linear_gelu", TASK)
+
+
+@pytest.fixture
+def record(recorder, task):
+    def run(body):
+        return recording.record(
+            recorder, candidate(body), recording.subgraphs_of(task, "cpu"), "cpu", dict(H100)
+        )
+
+    return run
+
+
+CALLS = {
+    "the operators of the pattern": (EAGER_S, ["aten::addmm.default", "aten::gelu.default"]),
+    "a list of tensors": (
+        "    both = torch.cat([x, x], 1)\n"
+        "    y = torch.nn.functional.linear(both[:, :16], w, b)\n    return torch.nn.functional.gelu(y)",
+        ["aten::cat.default", "aten::addmm.default", "aten::gelu.default"],
+    ),
+    "casts": (
+        "    y = torch.nn.functional.linear(x.double(), w.double(), b.double())\n"
+        "    return torch.nn.functional.gelu(y).float()",
+        ["aten::_to_copy.default"] * 3
+        + ["aten::addmm.default", "aten::gelu.default", "aten::_to_copy.default"],
+    ),
+    "several results": (
+        "    y = torch.nn.functional.linear(x, w, b)\n    z = torch.nn.functional.layer_norm(y, (24,))\n"
+        "    z.new_empty(z.shape)\n    return torch.nn.functional.gelu(y)",
+        ["aten::addmm.default", "aten::native_layer_norm.default", "aten::gelu.default"],
+    ),
+    "attention": (
+        "    q = x.view(1, 2, 3, 16)\n    torch.nn.functional.scaled_dot_product_attention(q, q, q)\n"
+        + EAGER_S,
+        [
+            "aten::_scaled_dot_product_flash_attention_for_cpu.default",
+            "aten::addmm.default",
+            "aten::gelu.default",
+        ],
+    ),
+    "parts that are copied": (
+        "    y = torch.nn.functional.gelu(torch.nn.functional.linear(x, w, b))\n    z = torch.empty_like(y)\n"
+        "    z[:2] = y[:2]\n    z[2:] = y[2:]\n    return z",
+        ["aten::addmm.default", "aten::gelu.default"],
+    ),
+    "a kernel on what the library made": (
+        "    y = torch.nn.functional.linear(x, w, b)\n    z = torch.nn.functional.gelu(y) * 2\n"
+        "    halve(z, z.numel())\n    return z",
+        ["aten::addmm.default", "aten::gelu.default", "aten::mul.Tensor", "launch"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_operators_are_steps_of_the_plan_in_their_order(name, record):
+    body, expected = CALLS[name]
+    answer = record(body)
+    assert isinstance(answer, Recorded) and not answer.failed, answer
+    [plan] = answer.recording.passes[0].plans
+    steps = [step for step in plan.steps if isinstance(step, OperatorCall | Launch)]
+    assert [step.operator if isinstance(step, OperatorCall) else "launch" for step in steps] == expected
+    x, w, b = torch.randn(6, 16), torch.randn(24, 16), torch.randn(24)
+    eager = torch.nn.functional.gelu(torch.nn.functional.linear(x, w, b))
+    replayed = replay_of(plan)
+    for _ in range(2):
+        torch.testing.assert_close(replayed(x, w, b), eager)
+
+
+def test_a_plan_is_shown_with_its_calls(record):
+    text = recording_text(record(EAGER_S).recording)
+    assert "v4 = aten.addmm(v2, v0, v3)" in text
+    assert "v5 = aten.gelu(v4)" in text
+
+
+REFUSED = {
+    "x.add_(1)": "aten.add_ writes into a tensor that exists; call the form that returns a new one",
+    "torch.mm(x, w.t(), out=x.new_empty(6, 24))": "aten.mm writes into a tensor that exists",
+    "torch.rand_like(x)": "aten.rand_like draws random numbers; leave it in the graph",
+    "torch.nn.functional.dropout(x, 0.5)": "draws random numbers; leave it in the graph",
+    "torch.nonzero(x)": "aten.nonzero has a result whose size depends on values; write a kernel",
+    "torch.arange(4)": "aten.arange computes from no tensor; make the values in a kernel",
+    "x.new_empty(6, 16)[:2] = x[:2].half()": "aten.copy_ converts or repeats what it copies",
+    "x.sum().item()": "reads a value of a tensor",
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_what_no_plan_calls_is_refused_with_what_to_write_instead(text, record):
+    answer = record(f"    {text}\n{EAGER_S}")
+    assert not isinstance(answer, Recorded), answer
+    assert REFUSED[text] in answer.message
+    assert (answer.file, answer.line) == ("Joined.py", 12)
+
+
+def test_an_operator_that_returns_another_tensor_than_the_plan_has_is_an_error():
+    values = [h.given(shape=(4, 8)), h.made(shape=(4, 8))]
+    step = h.called("transpose_copy.int", h.value(0), h.number(0), h.number(1), values=(1,))
+    call = replay_of(h.plan([h.value(0)], values, [step], h.value(1)))
+    with pytest.raises(PlanError, match=r"transpose_copy\.int returns another tensor than the plan"):
+        call(torch.zeros(4, 8))
+
+
+def test_what_an_operator_returns_is_freed_when_the_call_ends():
+    values = [h.given(shape=(1 << 20,)), h.made(shape=(1 << 20,)), h.made(shape=())]
+    steps = [
+        h.called("neg", h.value(0), values=(1,)),
+        h.called("sum", h.value(1), values=(2,)),
+    ]
+    call, x = replay_of(h.plan([h.value(0)], values, steps, h.value(2))), torch.ones(1 << 20)
+    before = _resident_bytes()
+    for _ in range(200):
+        assert call(x).item() == -(1 << 20)
+    assert _resident_bytes() - before < 100 << 20
+
+
+def _resident_bytes():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+
+@pytest.mark.parametrize(
+    ("said", "chosen", "status"),
+    [("all", None, "ok"), (None, None, "refused"), (None, "all", "ok"), ("all", "none", "refused")],
+)
+def test_the_task_s_rule_or_the_chosen_one_decides(said, chosen, status, tmp_path):
+    task = cases.write_task(tmp_path / "task", TASK)
+    if said:
+        (task.subgraphs[0].path / "graph_net.json").write_text(json.dumps({"library": said}))
+    config = EvaluatorConfig(device="cpu", budget_s=0.05, library=chosen)
+    with Referee(config) as referee:
+        result = referee.evaluate(task, candidate(EAGER_S))
+    assert (result.status, result.protocol["library"]) == (status, chosen or said or "none")
+    if status == "refused":
+        assert "aten.addmm computes in host code; compute it in a kernel" in result.violations[0].message
+
+
+def test_a_recording_that_calls_in_spite_of_the_rule_is_refused(tmp_path, record):
+    """The process that records is the candidate's: who reads its answer asks again."""
+    from passagent.evaluator.judging.library_operators import library_violations
+
+    recorded = record(EAGER_S).recording
+    task = cases.write_task(tmp_path / "task", TASK)
+    assert library_violations(task.subgraphs, recorded, "all") == []
+    [violation] = library_violations(task.subgraphs, recorded, "none")
+    assert (violation.rule, violation.file) == ("library", "Joined.py")
