@@ -6,11 +6,17 @@ import json
 
 import cases
 import handmade as h
+import packages
 import pytest
 import torch
 from plans import replay_of
+from torch._inductor.utils import run_and_get_code
 
+import passagent as pa
 from passagent.config import EvaluatorConfig
+from passagent.deploy.loading import load_packages
+from passagent.deploy.package_writing import pack
+from passagent.deploy.rewriting import explain_model
 from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.result import MANIFEST, Candidate
 from passagent.plan import record as recording
@@ -19,6 +25,7 @@ from passagent.plan.facts import H100
 from passagent.plan.messages import Recorded
 from passagent.plan.model import Launch, OperatorCall
 from passagent.plan.show import recording_text
+from passagent.tasks.extract.factories import Model
 
 TASK = cases.TaskText(
     "y = torch.nn.functional.linear(in_0, in_1, in_2)\nz = torch.nn.functional.gelu(y)\nreturn (z,)",
@@ -176,6 +183,80 @@ def test_what_an_operator_returns_is_freed_when_the_call_ends():
 def _resident_bytes():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * 4096
+
+
+JOINED = '''"""One product instead of two."""
+import torch
+
+
+def fused(x, w, v):
+    both = torch.nn.functional.linear(x, torch.cat([w, v]))
+    return both[..., :24], both[..., 24:]
+
+
+def pattern(x, w, v):
+    return torch.nn.functional.linear(x, w), torch.nn.functional.linear(x, v)
+
+
+def replacement_args(x, w, v):
+    return (x, w, v)
+
+
+def replacement_func():
+    return fused
+'''
+
+
+class TwoLinears(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w, self.v = (torch.nn.Parameter(torch.randn(24, 16)) for _ in range(2))
+
+    def forward(self, x):
+        y, z = torch.nn.functional.linear(x, self.w), torch.nn.functional.linear(x, self.v)
+        return torch.relu(y) * z
+
+
+@pytest.fixture(scope="module")
+def joined(recorder, tmp_path_factory):
+    """A package of a pass that calls operators alone, recorded for `TwoLinears` on [6, 16]."""
+    place = tmp_path_factory.mktemp("joined")
+    text = cases.TaskText(
+        "y = torch.nn.functional.linear(in_0, in_1)\nz = torch.nn.functional.linear(in_0, in_2)\n"
+        "return (y, z)",
+        [[([6, 16], "float32"), ([24, 16], "float32"), ([24, 16], "float32")]],
+    )
+    task = cases.write_task(place / "two_linears", text)
+    files = {"Joined.py": JOINED, MANIFEST: '["Joined"]'}
+    packed = pack([packages.source_of(recorder, task.path, files)], place / "package")
+    assert not packed.left_out
+    return place / "package"
+
+
+@pytest.mark.long
+def test_a_pass_of_operators_is_deployed_as_operators(joined):
+    torch.manual_seed(0)
+    model, x = TwoLinears(), torch.randn(6, 16)
+    with torch.no_grad():
+        rewriting = explain_model(Model("two", model, (x,)), load_packages(joined))
+        assert [(site.name, site.operator) for site in rewriting.replaced] == [("Joined", "")]
+        assert rewriting.prepared_bytes == 2 * 24 * 16 * 4
+        compiled = torch.compile(model, backend="passagent", options={"passes": str(joined)})
+        code = run_and_get_code(compiled, x)[1][0]
+        assert "passagent" not in code and code.count("extern_kernels.mm(") + code.count(".mm(") >= 1
+        torch.testing.assert_close(compiled(x), model(x))
+        model.w.mul_(2)  # what was prepared of it is computed anew
+        torch.testing.assert_close(compiled(x), model(x))
+        torch.testing.assert_close(compiled(x[:3]), model(x[:3]))
+
+
+@pytest.mark.long
+def test_it_trains(joined):
+    torch.manual_seed(0)
+    model, x = TwoLinears(), torch.randn(6, 16)
+    expected = torch.autograd.grad(model(x).sum(), [model.w, model.v])
+    compiled = torch.compile(model, options=pa.inductor_options(str(joined)))
+    torch.testing.assert_close(torch.autograd.grad(compiled(x).sum(), [model.w, model.v]), expected)
 
 
 @pytest.mark.parametrize(

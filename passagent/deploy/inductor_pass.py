@@ -92,12 +92,13 @@ def passagent(
     packages = load_packages(inductor.pop("passes"))
     before = inductor.pop(_KEY, inductor_config.pre_grad_custom_pass)
     trains = torch.is_grad_enabled() and any(getattr(each, "requires_grad", False) for each in example_inputs)
-    if any(package.rewrites for package in packages):
+    if any(package.graph_rewrites for package in packages):
         graph_module = _copied(graph_module)
-    rewrites = [replace(package, passes=[]) for package in packages]
+    rewrites = [package.with_kernels(False) for package in packages]
     prepared = rewrite(graph_module.graph, rewrites, prepares=not trains).prepared
     graph_module.recompile()
-    planned = PassesInGraph([replace(p, rewrites=[]) for p in packages if p.passes], before)
+    kernels = [package.with_kernels(True) for package in packages]
+    planned = PassesInGraph([package for package in kernels if package.passes], before)
     patches = {**(list_mode_options(mode) if mode else {}), **inductor, _KEY: planned}
     if prepared is None:
         return compile_fx(graph_module, example_inputs, config_patches=patches)  # type: ignore[return-value]

@@ -6,7 +6,7 @@ import hashlib
 import importlib.util
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,21 @@ from typing import Any
 from pydantic import TypeAdapter
 from torch import fx
 
-from passagent.deploy.package_operators import PlannedCall, PlannedOperator, Skeleton, register
+from passagent.deploy.package_operators import (
+    PlannedCall,
+    PlannedOperator,
+    Skeleton,
+    register,
+    split_values,
+)
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.candidate import PLANS
 from passagent.evaluator.matching.rewrite import PlannedPass
+from passagent.evaluator.matching.unify import same_literal
 from passagent.passes import Rewrite, load, load_directory
 from passagent.plan import artefact
 from passagent.plan.arguments import Argument
+from passagent.plan.calling import calls_operators_alone
 from passagent.plan.model import Pass
 from passagent.plan.recorded_pattern import pattern_graph
 
@@ -38,6 +46,8 @@ class DeployedPass:
     """By name."""
     skeletons: list[tuple[Skeleton, str]]
     """Bindings without their tensors, and the operator for them."""
+    rewrite: Rewrite | None
+    """Puts in the operators of torch that its plans call, where they call nothing else."""
 
     @property
     def name(self) -> str:
@@ -61,6 +71,16 @@ class Package:
     manifest: dict[str, Any]
     rewrites: list[Rewrite] = field(default_factory=list)
     """Passes of library operators, which are put in before the others."""
+
+    @property
+    def graph_rewrites(self) -> list[Rewrite]:
+        """What is put in as operators of torch, those of passes included."""
+        return [*self.rewrites, *(each.rewrite for each in self.passes if each.rewrite)]
+
+    def with_kernels(self, is_so: bool) -> Package:
+        """The part whose passes launch kernels, or the one that is put in as operators of torch."""
+        passes = [each for each in self.passes if (each.rewrite is None) == is_so]
+        return replace(self, passes=passes, rewrites=[] if is_so else self.rewrites)
 
 
 SHIPPED = "passagent.passes"
@@ -146,7 +166,30 @@ def _pass(entry: dict[str, Any], files: dict[str, str]) -> DeployedPass:
         operator = PlannedOperator(graph, described["bindings"], calls, recording.device)
         operators[name] = register(name, operator, described["outputs"])
         skeletons.append((described["bindings"], name))
-    return DeployedPass(planned, operators, skeletons)
+    rewrite = _rewrite(planned, skeletons, operators) if calls_operators_alone(recorded) else None
+    return DeployedPass(planned, operators, skeletons, rewrite)
+
+
+def _rewrite(
+    planned: PlannedPass, skeletons: list[tuple[Skeleton, str]], operators: dict[str, PlannedOperator]
+) -> Rewrite:
+    """A pass that calls operators alone, as these in a graph."""
+
+    def fitting(bound: dict[str, Any]) -> tuple[PlannedOperator | None, list[Any]]:
+        skeleton, tensors = split_values(bound)
+        named = (operators[name] for bindings, name in skeletons if same_literal(bindings, skeleton))
+        return next((operator for operator in named if operator.has_plan(tensors)), None), tensors
+
+    def applies(**bound: Any) -> bool:
+        return fitting(bound)[0] is not None
+
+    def replacement(**bound: Any) -> Any:
+        operator, tensors = fitting(bound)
+        assert operator is not None
+        return operator.computed(tensors)
+
+    doc = "Operators of torch that a recorded pass calls."
+    return Rewrite(planned.name, (planned.pattern_graph,), applies, replacement, doc, Path(planned.file))
 
 
 def never_called(*_: Any) -> None:

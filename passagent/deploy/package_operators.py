@@ -14,12 +14,14 @@ from typing import Any
 import torch
 from torch import fx
 from torch.library import Library
+from torch.utils._pytree import tree_map_only
 
 from passagent.errors import PassagentError
 from passagent.evaluator.matching.pattern import PassLoadError
 from passagent.kernels import driver
 from passagent.plan import memory
 from passagent.plan.arguments import Argument, ValueArg, leaves
+from passagent.plan.calling import compute
 from passagent.plan.choosing import fastest_choices
 from passagent.plan.compile import compile_plan
 from passagent.plan.convert import bound_argument, flattened, parts
@@ -41,6 +43,21 @@ def split(bindings: Mapping[str, Any]) -> tuple[Skeleton, list[fx.Node]]:
         return places.placeholder(f"a{len(tensors) - 1}")
 
     return {name: plain_value(fx.node.map_arg(bindings[name], place)) for name in sorted(bindings)}, tensors
+
+
+def split_values(bound: Mapping[str, Any]) -> tuple[Skeleton, list[torch.Tensor]]:
+    """As `split` does, where tensors are bound."""
+    nodes, places, tensors = dict[str, Any](), fx.Graph(), dict[fx.Node, torch.Tensor]()
+
+    def place(tensor: torch.Tensor) -> fx.Node:
+        node = places.placeholder("tensor")
+        tensors[node] = tensor
+        return node
+
+    for name, value in bound.items():
+        nodes[name] = tree_map_only(torch.Tensor, place, value)
+    skeleton, order = split(nodes)
+    return skeleton, [tensors[node] for node in order]
 
 
 def join(skeleton: Skeleton, tensors: Sequence[Any]) -> dict[str, Any]:
@@ -168,6 +185,16 @@ class PlannedOperator:
         """Compute what the pattern says."""
         result = self.pattern(*tensors)
         return owned(result if len(result) > 1 else result[0], tensors)
+
+    def has_plan(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """A plan is for these tensors, whose sizes are known."""
+        sizes = (size for tensor in tensors for size in (*tensor.shape, *tensor.stride()))
+        return all(isinstance(size, int) for size in sizes) and self.key_of(tensors) in self.calls
+
+    def computed(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """The outputs by the operators that the plan for these tensors calls."""
+        call = self.calls[self.key_of(tensors)]
+        return compute(call.plan, _arranger(_given(call, self.skeleton))(tensors))
 
     def _prepared(self, key: Key, tensors: Sequence[torch.Tensor]) -> Callable[..., Any] | None:
         """The plan for a call, built and ready; None if it cannot be built here."""

@@ -37,6 +37,7 @@ from passagent.evaluator.matching.effects import Memory
 from passagent.passes import Rewrite
 from passagent.plan import artefact
 from passagent.plan.arguments import ValueArg, leaves
+from passagent.plan.calling import calls_operators_alone
 from passagent.plan.check import PlanError
 from passagent.plan.model import Call, Pass, Recording
 from passagent.plan.record import check_fits, subgraphs_of
@@ -164,11 +165,11 @@ def _entries(source: Source, directory: str, left_out: list[tuple[str, str]]) ->
                 group = groups.setdefault(json.dumps(skeleton, sort_keys=True), (skeleton, []))[1]
                 if planned not in group:
                     group.append(planned)
-        operators = []
+        operators, is_rewrite = [], calls_operators_alone(recorded)
         for skeleton, calls in groups.values():
             deployable = []
             for planned_call in calls:
-                if why := _undeployable(graph, skeleton, planned_call, recording.device):
+                if why := _undeployable(graph, skeleton, planned_call, recording.device, is_rewrite):
                     left_out.append((recorded.name, why))
                 else:
                     deployable.append(planned_call)
@@ -218,8 +219,10 @@ def _bound(recording: Recording, source: Source) -> list[tuple[Call, Skeleton]]:
     return bound
 
 
-def _undeployable(graph: fx.Graph, skeleton: Skeleton, call: PlannedCall, device: str) -> str:
-    """Why a plan cannot be an operator's; empty if it can."""
+def _undeployable(
+    graph: fx.Graph, skeleton: Skeleton, call: PlannedCall, device: str, is_rewrite: bool
+) -> str:
+    """Why a plan cannot be an operator's; empty if it can. Those of rewrites may return other strides."""
     operator = PlannedOperator(graph, skeleton, [call], device)
     (key,) = operator.calls
     if None in key:
@@ -236,7 +239,8 @@ def _undeployable(graph: fx.Graph, skeleton: Skeleton, call: PlannedCall, device
         return f"its pattern does not run on shapes alone: {type(error).__name__}: {error}"
     results = [leaf.value for leaf in leaves(call.plan.result) if isinstance(leaf, ValueArg)]
     for number, (value, result) in enumerate(zip(outputs, results, strict=True)):
-        if planned_layout(call.plan, result) != layout_of(value):
+        planned, eager = planned_layout(call.plan, result), layout_of(value)
+        if planned != eager and not (is_rewrite and planned[::2] == eager[::2]):
             return f"output {number} has other strides, shape or dtype than the pattern's"
     return ""
 

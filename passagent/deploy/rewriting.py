@@ -106,10 +106,10 @@ def rewrite(
     """
     done, packages = Rewriting(), list(packages)
     _put_rewrites(
-        graph, [each for package in packages for each in package.rewrites], done, explains, prepares
+        graph, [each for package in packages for each in package.graph_rewrites], done, explains, prepares
     )
     autocast, contiguous = _autocast(graph), dict[fx.Node, fx.Node]()
-    for deployed in [deployed for package in packages for deployed in package.passes]:
+    for deployed in [each for package in packages for each in package.passes if each.rewrite is None]:
         count = len(done.replaced) + len(done.refused)
         for site in _matches(deployed.pattern, graph):
             nodes = tuple(node.name for node in site.nodes.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,9 +11,9 @@ import torch
 from passagent.plan import library, memory
 from passagent.plan.arguments import Argument, TupleArg, ValueArg
 from passagent.plan.check import PlanError
-from passagent.plan.convert import python_value
-from passagent.plan.model import OperatorCall, Plan
-from passagent.plan.values import Value
+from passagent.plan.convert import flattened, parts, python_value, rebuilt
+from passagent.plan.model import OperatorCall, Pass, Plan
+from passagent.plan.values import ConstantValue, Value, ViewValue
 
 Empty = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
 """Allocates a tensor of a size, strides and dtype."""
@@ -59,6 +59,37 @@ class Operator:
         if self._empty is None:
             return tuple(made)
         return tuple(self._empty(tuple(r.shape), r.stride(), r.dtype).copy_(r) for r in made)
+
+
+def calls_operators_alone(recorded: Pass) -> bool:
+    """Tell whether `compute` can run a pass's plans: they have no kernels, fills, copies and constants."""
+    steps = (step for plan in recorded.plans for step in plan.steps)
+    values = [(plan, value) for plan in recorded.plans for value in plan.values]
+    return (
+        all(isinstance(step, OperatorCall) for step in steps)
+        and not any(isinstance(value, ConstantValue) for _, value in values)
+        and all(v.dtype == plan.values[v.of].dtype for plan, v in values if isinstance(v, ViewValue))
+    )
+
+
+def compute(plan: Plan, given: Sequence[Any]) -> Any:
+    """What a plan of such a pass returns for the arguments of a call, which may be fake or traced."""
+    pairs = zip(flattened(plan.inputs), parts(list(given)), strict=True)
+    values = {argument.value: value for argument, value in pairs if isinstance(argument, ValueArg)}
+
+    def tensor(number: int) -> torch.Tensor:
+        value, (base, offset) = plan.values[number], memory.place(plan, number)
+        view = (memory.dtype_of(value), value.shape, value.stride, offset)
+        return values[base] if number == base else memory.look(values[base], view)
+
+    for step in plan.steps:
+        assert isinstance(step, OperatorCall)
+        called = Operator(plan, step, None)
+        made = called(*map(tensor, called.tensors))
+        values |= zip((number for number in step.values if number is not None), made, strict=True)
+    results = flattened((plan.result,))
+    flat = (tensor(leaf.value) if isinstance(leaf, ValueArg) else python_value(leaf) for leaf in results)
+    return rebuilt(plan.result, flat)
 
 
 def _layout(value: Value | torch.Tensor) -> tuple[Any, ...]:
