@@ -74,7 +74,7 @@ class Package:
 
     @property
     def graph_rewrites(self) -> list[Rewrite]:
-        """What is put in as operators of torch, those of passes included."""
+        """All that is put in as operators of torch, those of passes included."""
         return [*self.rewrites, *(each.rewrite for each in self.passes if each.rewrite)]
 
     def with_kernels(self, is_so: bool) -> Package:

@@ -46,7 +46,7 @@ def split(bindings: Mapping[str, Any]) -> tuple[Skeleton, list[fx.Node]]:
 
 
 def split_values(bound: Mapping[str, Any]) -> tuple[Skeleton, list[torch.Tensor]]:
-    """As `split` does, where tensors are bound."""
+    """Split as `split` does, where tensors are bound."""
     nodes, places, tensors = dict[str, Any](), fx.Graph(), dict[fx.Node, torch.Tensor]()
 
     def place(tensor: torch.Tensor) -> fx.Node:

@@ -31,34 +31,35 @@ class Operator:
         self._name, self._operator, self._empty = step.operator, library.operator_of(step.operator), empty
         if self._operator is None:
             raise PlanError(f"calls {step.operator}, which this torch does not have")
-        self._arguments = [self._given(argument) for argument in step.arguments]
-        self._keywords = {name: self._given(argument) for name, argument in step.keywords.items()}
+        self._arguments = [self._finder(argument) for argument in step.arguments]
+        self._keywords = {name: self._finder(argument) for name, argument in step.keywords.items()}
         self._expected = [None if number is None else _layout(plan.values[number]) for number in step.values]
 
-    def _given(self, argument: Argument) -> Callable[[tuple[torch.Tensor, ...]], Any]:
+    def _finder(self, argument: Argument) -> Callable[[tuple[torch.Tensor, ...]], Any]:
         """A function that finds the argument of a call among its tensors."""
         if isinstance(argument, ValueArg):
             self.tensors.append(argument.value)
             return operator.itemgetter(len(self.tensors) - 1)
         if isinstance(argument, TupleArg):
-            items = [self._given(item) for item in argument.items]
+            items = [self._finder(item) for item in argument.items]
             return lambda tensors: [item(tensors) for item in items]
         constant = python_value(argument)
         return lambda tensors: constant
 
     def __call__(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        keywords = {name: given(tensors) for name, given in self._keywords.items()}
-        returned = self._operator(*(given(tensors) for given in self._arguments), **keywords)
+        keywords = {name: find(tensors) for name, find in self._keywords.items()}
+        returned = self._operator(*(find(tensors) for find in self._arguments), **keywords)
         results = returned if isinstance(returned, (tuple, list)) else (returned,)
         if len(results) != len(self._expected):
             raise PlanError(f"{self._name} returns {len(results)} results, not {len(self._expected)}")
-        made = [result for result, one in zip(results, self._expected, strict=True) if one is not None]
-        for result, one in zip(made, filter(None, self._expected), strict=True):
-            if not isinstance(result, torch.Tensor) or _layout(result) != one:
+        pairs = zip(results, self._expected, strict=True)
+        tensors = tuple(result for result, layout in pairs if layout is not None)
+        for result, layout in zip(tensors, filter(None, self._expected), strict=True):
+            if not isinstance(result, torch.Tensor) or _layout(result) != layout:
                 raise PlanError(f"{self._name} returns another tensor than the plan has")
         if self._empty is None:
-            return tuple(made)
-        return tuple(self._empty(tuple(r.shape), r.stride(), r.dtype).copy_(r) for r in made)
+            return tensors
+        return tuple(self._empty(tuple(r.shape), r.stride(), r.dtype).copy_(r) for r in tensors)
 
 
 def calls_operators_alone(recorded: Pass) -> bool:
@@ -72,9 +73,9 @@ def calls_operators_alone(recorded: Pass) -> bool:
     )
 
 
-def compute(plan: Plan, given: Sequence[Any]) -> Any:
-    """What a plan of such a pass returns for the arguments of a call, which may be fake or traced."""
-    pairs = zip(flattened(plan.inputs), parts(list(given)), strict=True)
+def compute(plan: Plan, arguments: Sequence[Any]) -> Any:
+    """Return the results of such a plan for the arguments of a call, which may be fake or traced."""
+    pairs = zip(flattened(plan.inputs), parts(list(arguments)), strict=True)
     values = {argument.value: value for argument, value in pairs if isinstance(argument, ValueArg)}
 
     def tensor(number: int) -> torch.Tensor:
@@ -84,9 +85,9 @@ def compute(plan: Plan, given: Sequence[Any]) -> Any:
 
     for step in plan.steps:
         assert isinstance(step, OperatorCall)
-        called = Operator(plan, step, None)
-        made = called(*map(tensor, called.tensors))
-        values |= zip((number for number in step.values if number is not None), made, strict=True)
+        operator_call = Operator(plan, step, None)
+        returned = operator_call(*map(tensor, operator_call.tensors))
+        values |= zip((number for number in step.values if number is not None), returned, strict=True)
     results = flattened((plan.result,))
     flat = (tensor(leaf.value) if isinstance(leaf, ValueArg) else python_value(leaf) for leaf in results)
     return rebuilt(plan.result, flat)

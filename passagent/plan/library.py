@@ -39,7 +39,7 @@ def name_of(operator: Any) -> str:
     return f"{operator.namespace}::{operator._opname}.{operator._overloadname}"
 
 
-def shown(name: str) -> str:
+def readable(name: str) -> str:
     """The name as people write it: `aten.addmm`."""
     return name.replace("::", ".").removesuffix(".default")
 
@@ -72,6 +72,6 @@ def _drops_nothing(schema: Any, argument: Callable[[int, str], Any]) -> bool:
     """Tell whether the probability by which an attention drops elements is 0."""
     for position, entry in enumerate(schema.arguments):
         if entry.name == "dropout_p":
-            given = argument(position, entry.name)
-            return bool((entry.default_value if given is None else given) == 0)
+            number = argument(position, entry.name)
+            return bool((entry.default_value if number is None else number) == 0)
     return False

@@ -30,7 +30,7 @@ from passagent.plan.arguments import (
     ValueArg,
     leaves,
 )
-from passagent.plan.library import shown
+from passagent.plan.library import readable
 from passagent.plan.messages import as_line
 from passagent.plan.model import (
     Alloc,
@@ -178,7 +178,7 @@ class _Text:
         arguments = [_argument(argument) for argument in step.arguments]
         arguments += [f"{name}={_argument(argument)}" for name, argument in step.keywords.items()]
         results = ", ".join("_" if number is None else f"v{number}" for number in step.values)
-        self.say(f"{results} = {shown(step.operator)}({', '.join(arguments)})", depth)
+        self.say(f"{results} = {readable(step.operator)}({', '.join(arguments)})", depth)
 
     def launch(self, step: Launch, depth: int) -> None:
         kernel = self.plan.kernels[step.kernel]

@@ -1,4 +1,4 @@
-"""What a task leaves to torch's library, and what a pass may call of it.
+"""Hold plans against what a task leaves to torch's library, and what a pass may call of it.
 
 `library` says which operators of torch a plan may call. By `compute_ops: library-only` matrix products and
 convolutions stay the library's, and a pass fuses around them.
@@ -37,7 +37,7 @@ def library_violations(
     for number, entry in enumerate(recording.passes):
         called = (name for plan in entry.plans for name in _called(plan))
         if forbidden := next((name for name in called if not library.is_allowed(name, rule)), None):
-            message = COMPUTES.format(operator=library.shown(forbidden))
+            message = COMPUTES.format(operator=library.readable(forbidden))
             violations.append(Violation(rule="library", file=entry.file, line=0, message=message))
         targets = (re.split(r"[:.]", node.target)[-1] for node in entry.pattern if node.op.startswith("call"))
         replaced = next((name for name in targets if _COMPUTING.fullmatch(name)), None)
