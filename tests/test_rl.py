@@ -331,7 +331,7 @@ def test_an_export_is_whole_or_not_there(call, tmp_path, task, monkeypatch):
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(harbor, "_task_toml", full)
+    monkeypatch.setattr(harbor, "render", full)
     with pytest.raises(InfrastructureError, match="disk is full"):
         harbor.export([twin], tmp_path / "out", settings)
     assert {path.name for path in tmp_path.iterdir()} == {"task", "other"}

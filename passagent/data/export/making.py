@@ -22,9 +22,9 @@ from passagent.data.export.selection import (
 from passagent.data.export.writing import Summary, Writer
 from passagent.errors import UsageError
 from passagent.store.episodes import get_episode
+from passagent.store.outputs import whole_directory
 from passagent.store.runs import get_run
 from passagent.store.trajectories import Trajectory, trajectory
-from passagent.system.resumable import whole_directory
 
 _FAILURES = "failures_"
 """The beginning of the names of files of negative examples."""

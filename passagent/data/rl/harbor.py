@@ -8,7 +8,6 @@ evaluator reaches it.
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import shutil
@@ -18,17 +17,14 @@ from importlib import metadata
 from pathlib import Path
 
 from passagent import __version__
+from passagent.agent.structured import render
 from passagent.config import Config
 from passagent.data.rl.pass_env import task_text
 from passagent.errors import UsageError
 from passagent.evaluator.target import kind_of
-from passagent.system import resources
-from passagent.system.resumable import whole_directory
+from passagent.store.outputs import whole_directory
 from passagent.tasks import Task, load_task
 from passagent.tasks.reader import FILES, GRAPH_LIST
-
-APP, LOGS = "/app", "/logs/verifier"
-"""Where the task and the pass directory are in a container, and where Harbor looks for the reward."""
 
 
 @dataclass(frozen=True)
@@ -71,32 +67,29 @@ def export(paths: Sequence[Path], directory: Path, shared: Export) -> list[Path]
 
 
 def _write(task: Task, place: Path, name: str, shared: Export) -> None:
-    """Write one Harbor task directory."""
-    environment, tests = place / "environment", place / "tests"
-    copied = copy_task(task, environment / "task")
+    """Write one Harbor task directory; its files are the templates `prompts/harbor/`."""
+    copied = copy_task(task, place / "environment/task")
     if shared.wheel is not None:
-        shutil.copy(shared.wheel, environment)
-    tests.mkdir()
+        shutil.copy(shared.wheel, place / "environment")
     agent = shared.config.agent.model_copy(update={"tools": ["file_editor", "pass_evaluator"]})
     text = task_text(copied, shared.config.model_copy(update={"agent": agent}), here=False)
-    text = text.replace(str(copied.path), f"{APP}/task")
-    template = resources.find("prompts/harbor/instruction.md").read_text(encoding="utf-8")
-    (place / "instruction.md").write_text(template.replace("DEVICE", shared.device) + "\n" + text + "\n")
-    (place / "task.toml").write_text(_task_toml(task, name, shared))
-    (environment / "Dockerfile").write_text(_dockerfile(shared))
-    settings = "".join(f" --set {shlex.quote(pair)}" for pair in shared.settings)
-    test = tests / "test.sh"
-    test.write_text(f"""#!/usr/bin/env bash
-# Judges {APP}/pass_dir and writes {LOGS}/reward.txt: the rounded AS, 0 for no pass and for a refused one.
-# A fault of the machine writes no reward. Written by passagent {__version__}.
-# PASSAGENT_ROOT: a directory to put before all paths, to try it outside a container.
-set -eu
-root="${{PASSAGENT_ROOT:-}}"
-mkdir -p "$root{LOGS}"
-exec passagent eval "$root{APP}/task" --pass-dir "$root{APP}/pass_dir" \\
-    --reward "$root{LOGS}" --device {shared.device}{settings}
-""")
-    test.chmod(0o755)
+    extra = "[cuda]" if shared.device == "cuda" else ""
+    wheel = shared.wheel.name if shared.wheel else ""
+    values = {
+        "harbor_name": name,
+        "task": task,
+        "text": text.replace(str(copied.path), "/app/task"),
+        "device": shared.device,
+        "version": __version__,
+        "torch": metadata.version("torch").partition("+")[0],
+        "wheel": wheel,
+        "package": f"/opt/{wheel}{extra}" if wheel else f"passagent{extra}=={__version__}",
+        "settings": "".join(f" --set {shlex.quote(pair)}" for pair in shared.settings),
+    }
+    (place / "tests").mkdir()
+    for file in ("instruction.md", "task.toml", "environment/Dockerfile", "tests/test.sh"):
+        (place / file).write_text(render(f"harbor/{Path(file).name}.j2", **values) + "\n")
+    (place / "tests/test.sh").chmod(0o755)
 
 
 def copy_task(task: Task, place: Path) -> Task:
@@ -111,53 +104,3 @@ def copy_task(task: Task, place: Path) -> Task:
         places.append(f"graphs/{subgraph.name}")
     (place / GRAPH_LIST).write_text("\n".join(places) + "\n")
     return load_task(place)
-
-
-def _task_toml(task: Task, name: str, shared: Export) -> str:
-    """Write task.toml's text; a JSON string or number is one of TOML's, too."""
-    description = json.dumps(f"Write compiler passes for {', '.join(task.operators[:8])}")
-    return f"""schema_version = "1.4"
-artifacts = ["{APP}/pass_dir"]
-
-[task]
-name = "passagent/{name}"
-description = {description}
-keywords = ["pytorch", "compiler", "kernels", "{shared.device}"]
-
-[metadata]
-passagent = "{__version__}"
-task_key = "{task.key}"
-device = "{shared.device}"
-
-[agent]
-timeout_sec = 3600.0
-
-[verifier]
-timeout_sec = 1800.0
-environment_mode = "separate"
-
-[environment]
-build_timeout_sec = 3600.0
-cpus = 4
-memory_mb = 16384
-storage_mb = 20480
-workdir = "{APP}"
-{"gpus = 1" if shared.device == "cuda" else ""}
-"""
-
-
-def _dockerfile(shared: Export) -> str:
-    """Write the image's text: a compiler for C++ kernels, torch as installed here, passagent, the task."""
-    extra = "[cuda]" if shared.device == "cuda" else ""
-    torch = metadata.version("torch").partition("+")[0]
-    wheel = shared.wheel.name if shared.wheel else ""
-    package = f"/opt/{wheel}{extra}" if wheel else f"passagent{extra}=={__version__}"
-    copied = f"COPY {wheel} /opt/{wheel}\n" if wheel else ""
-    return f"""FROM python:3.11-slim
-RUN apt-get update && apt-get install -y --no-install-recommends g++ binutils \\
-    && rm -rf /var/lib/apt/lists/*
-{copied}RUN pip install --no-cache-dir torch=={torch} "{package}"
-COPY task {APP}/task
-RUN mkdir {APP}/pass_dir
-WORKDIR {APP}
-"""
