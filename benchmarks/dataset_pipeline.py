@@ -40,7 +40,7 @@ from passagent.data.pipeline.cutting import fusible_ranges, metas_of
 from passagent.data.pipeline.grouping import dimension_bucket, select
 from passagent.data.pipeline.sample_validation import validate_sample
 from passagent.evaluator.captures import graph_of
-from passagent.system.resumable import RowFile
+from passagent.store.outputs import RowFile
 from passagent.tasks.extract.graph_text import model_text
 from passagent.tasks.extract.structural_hash import structural_hash
 from passagent.tasks.graphio import load_graph

@@ -42,10 +42,10 @@ from passagent.search.finalists import confirmed_evaluation
 from passagent.search.run_memory import kept_pass
 from passagent.search.thread import Stoppable, finished
 from passagent.store import Store, nodes
+from passagent.store.locks import locked
 from passagent.store.pass_library import OFF, KeptPass, PassLibrary, library_path, library_text
 from passagent.system.cache import write_whole
 from passagent.system.faults import os_fault
-from passagent.system.resumable import locked
 from passagent.tasks import load_task
 from passagent.tasks.extract.extracting import device_of
 from passagent.tasks.extract.factories import Model

@@ -34,7 +34,7 @@ from passagent.search.session import Evaluator, Session, Stopping
 from passagent.search.setup import Parts, check_money, check_roles, new_run, open_session
 from passagent.search.stop import Progress, Want
 from passagent.store import Store
-from passagent.system.resumable import locked
+from passagent.store.locks import locked
 from passagent.tasks import load_task
 from passagent.tasks.tasklist import find_tasks, parse_shard
 

@@ -32,8 +32,9 @@ from passagent.data.pipeline.grouping import (
 from passagent.data.pipeline.inspection import LISTS, RECORD, TASKS
 from passagent.data.pipeline.sample_validation import validate_sample
 from passagent.errors import UsageError
+from passagent.store.locks import locked
+from passagent.store.outputs import RowFile, whole_directory
 from passagent.system.cache import write_whole
-from passagent.system.resumable import RowFile, locked, whole_directory
 from passagent.tasks.extract.sample import write_list, write_sample
 from passagent.tasks.reader import FILES
 from passagent.tasks.suites.forked_jobs import Answer, Function, Jobs

@@ -15,7 +15,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from passagent.errors import TaskError
-from passagent.system.resumable import whole_directory
+from passagent.store.outputs import whole_directory
 from passagent.tasks.capture import capture
 from passagent.tasks.constraints import check_subgraph, equal, find_difference
 from passagent.tasks.extract.factories import Model

@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.matching.effects import name_of
-from passagent.system.resumable import whole_directory
+from passagent.store.outputs import whole_directory
 from passagent.tasks.extract.extracting import device_of, validate
 from passagent.tasks.extract.factories import Model
 from passagent.tasks.extract.graph_text import CleanGraph
