@@ -36,12 +36,11 @@ from search_overhead import summary
 
 from passagent.data.pipeline import assembling, folding
 from passagent.data.pipeline.assembling import Done, find_samples, key_of, validation
-from passagent.data.pipeline.cutting import fusible_ranges, metas_of
+from passagent.data.pipeline.cutting import fusible_ranges, metas_of, validate_sample
 from passagent.data.pipeline.grouping import dimension_bucket, select
-from passagent.data.pipeline.sample_validation import validate_sample
 from passagent.evaluator.captures import graph_of
 from passagent.store.outputs import RowFile
-from passagent.tasks.extract.graph_text import model_text
+from passagent.tasks.extract.sample import model_text
 from passagent.tasks.extract.structural_hash import structural_hash
 from passagent.tasks.graphio import load_graph
 from passagent.tasks.reader import Subgraph

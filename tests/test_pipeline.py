@@ -10,7 +10,7 @@ from graphs_to_fold import write_graph
 
 from passagent.data.pipeline import folding
 from passagent.data.pipeline.assembling import find_samples, validation
-from passagent.data.pipeline.cutting import cut_ranges, fusible_ranges, kernel_counts
+from passagent.data.pipeline.cutting import cut_ranges, fusible_ranges, kernel_counts, validate_sample
 from passagent.data.pipeline.generalisation import generalise, instance
 from passagent.data.pipeline.grouping import (
     STRIDE,
@@ -20,9 +20,8 @@ from passagent.data.pipeline.grouping import (
     groups,
     partition,
     select,
+    shared,
 )
-from passagent.data.pipeline.inspection import shared
-from passagent.data.pipeline.sample_validation import validate_sample
 from passagent.errors import UsageError
 from passagent.tasks.suites.forked_jobs import Refused
 

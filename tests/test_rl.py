@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from passagent.agent.toolbox import SPECS
 from passagent.config import load_config
-from passagent.data.rl import PassEnv, harbor, shared
+from passagent.data.rl import PassEnv, harbor, reward
 from passagent.data.rl.reward import FLOOR, reward_of, step_of
 from passagent.errors import InfrastructureError, TaskError, UsageError
 from passagent.evaluator.result import MANIFEST, Evaluation, Measured, Violation
@@ -73,12 +73,12 @@ def task(tmp_path):
 @pytest.fixture(autouse=True)
 def _closed():
     yield
-    shared.close_all()
+    reward.close_all()
 
 
 @pytest.fixture
 def answers(monkeypatch):
-    monkeypatch.setattr(shared, "open_pool", Pool)
+    monkeypatch.setattr(reward, "open_pool", Pool)
     Pool.answers, Pool.asked, Pool.made = [], 0, 0
     return Pool.answers
 
@@ -328,7 +328,7 @@ def test_an_export_is_whole_or_not_there(call, tmp_path, task, monkeypatch):
     with pytest.raises(UsageError, match="no such wheel"):
         harbor.export([twin], tmp_path / "out", harbor.Export(load_config(), (), tmp_path / "no.whl"))
 
-    def full(*arguments):
+    def full(*_, **__):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(harbor, "render", full)

@@ -36,7 +36,7 @@ def extract(
     cannot capture the model, UsageError for `out`.
     """
     from passagent.tasks.extract.extracting import extract_model
-    from passagent.tasks.extract.factories import Model
+    from passagent.tasks.extract.model_capture import Model
 
     if not callable(model):
         raise UsageError(f"extract: a {type(model).__name__} cannot be called; give a module or a function")
@@ -52,7 +52,7 @@ def extract_regions(
     A region that occurs several times is one task, with its count; regions that differ in sizes or dtypes
     only are subgraphs of one. They come in the order of their share of the time. Raises as `extract` does.
     """
-    from passagent.tasks.extract.factories import Model
+    from passagent.tasks.extract.model_capture import Model
     from passagent.tasks.extract.region_tasks import extract_regions as extracted
 
     called = name or _name(model)
@@ -74,7 +74,7 @@ def optimize(
     PassagentError.
     """
     from passagent.deploy import optimizing
-    from passagent.tasks.extract.factories import Model
+    from passagent.tasks.extract.model_capture import Model
 
     if options.get("inputs"):
         raise UsageError("optimize: give the inputs themselves, behind the model")
@@ -136,7 +136,7 @@ def explain(model: Callable[..., Any], *inputs: Any, passes: Passes) -> Rewritin
     """
     from passagent.deploy.loading import load_packages
     from passagent.deploy.rewriting import explain_model
-    from passagent.tasks.extract.factories import Model
+    from passagent.tasks.extract.model_capture import Model
 
     return explain_model(Model(_name(model), model, inputs), load_packages(passes))
 
@@ -154,7 +154,7 @@ def measure(
     """
     from passagent.deploy.loading import load_packages
     from passagent.deploy.model_timing import measure_model
-    from passagent.tasks.extract.factories import Model
+    from passagent.tasks.extract.model_capture import Model
 
     return measure_model(Model(_name(model), model, inputs), load_packages(passes), modes)
 

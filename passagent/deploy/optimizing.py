@@ -48,8 +48,7 @@ from passagent.system.cache import write_whole
 from passagent.system.faults import os_fault
 from passagent.tasks import load_task
 from passagent.tasks.extract.extracting import device_of
-from passagent.tasks.extract.factories import Model
-from passagent.tasks.extract.model_capture import Capture, capture_model
+from passagent.tasks.extract.model_capture import Capture, Model, capture_model
 from passagent.tasks.extract.region_tasks import Regions, extract_regions, model_hash
 from passagent.tasks.extract.structural_hash import hash_subgraph
 from passagent.tasks.inputs import make_inputs

@@ -87,7 +87,7 @@ def check_leaks(words: list[str], against: list[str], as_json: bool) -> None:
 
     Raises PassagentError if any does, UsageError, and TaskError for one that cannot be read.
     """
-    from passagent.data.pipeline.inspection import leaks
+    from passagent.data.pipeline.grouping import leaks
 
     shared = leaks(words, against)
     if as_json:

@@ -19,9 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from passagent.data.pipeline import folding
-from passagent.data.pipeline.cutting import BACKWARD, cut_fusible, cut_ranges, with_gradients
+from passagent.data.pipeline.cutting import BACKWARD, cut_fusible, cut_ranges, validate_sample, with_gradients
 from passagent.data.pipeline.generalisation import DTYPES, fixed, generalise, instance
 from passagent.data.pipeline.grouping import (
+    LISTS,
+    RECORD,
+    TASKS,
     Bucketed,
     Member,
     Partition,
@@ -29,8 +32,6 @@ from passagent.data.pipeline.grouping import (
     groups,
     partition,
 )
-from passagent.data.pipeline.inspection import LISTS, RECORD, TASKS
-from passagent.data.pipeline.sample_validation import validate_sample
 from passagent.errors import UsageError
 from passagent.store.locks import locked
 from passagent.store.outputs import RowFile, whole_directory

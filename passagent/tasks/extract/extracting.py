@@ -18,10 +18,15 @@ from passagent.errors import TaskError
 from passagent.store.outputs import whole_directory
 from passagent.tasks.capture import capture
 from passagent.tasks.constraints import check_subgraph, equal, find_difference
-from passagent.tasks.extract.factories import Model
-from passagent.tasks.extract.graph_text import CleanGraph, clean_graph
-from passagent.tasks.extract.model_capture import Capture, capture_model, copied, quiet, restored_transforms
-from passagent.tasks.extract.sample import input_metas, write_list, write_sample
+from passagent.tasks.extract.model_capture import (
+    Capture,
+    Model,
+    capture_model,
+    copied,
+    quiet,
+    restored_transforms,
+)
+from passagent.tasks.extract.sample import CleanGraph, clean_graph, input_metas, write_list, write_sample
 from passagent.tasks.extract.structural_hash import StructuralHash, structural_hash
 from passagent.tasks.module import load_module
 from passagent.tasks.reader import read_subgraph

@@ -20,11 +20,16 @@ from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.matching.effects import name_of
 from passagent.store.outputs import whole_directory
 from passagent.tasks.extract.extracting import device_of, validate
-from passagent.tasks.extract.factories import Model
-from passagent.tasks.extract.graph_text import CleanGraph
-from passagent.tasks.extract.model_capture import Capture, Piece, capture_model, copied, restored_transforms
+from passagent.tasks.extract.model_capture import (
+    Capture,
+    Model,
+    Piece,
+    capture_model,
+    copied,
+    restored_transforms,
+)
 from passagent.tasks.extract.regions import Region, cut, scheduled_kernels
-from passagent.tasks.extract.sample import input_metas, write_list, write_sample
+from passagent.tasks.extract.sample import CleanGraph, input_metas, write_list, write_sample
 from passagent.tasks.extract.structural_hash import StructuralHash, structural_hash
 from passagent.tasks.meta import TensorMeta
 

@@ -155,7 +155,7 @@ def _answer(request: bytes, scratch: Path) -> bytes:
 
 def _reason(error: BaseException, scratch: Path) -> tuple[str, str]:
     """Say in a word and a line why a job has no value."""
-    from passagent.tasks.extract.factories import place_in
+    from passagent.tasks.extract.model_capture import place_in
 
     if isinstance(error, Refused):
         return error.reason, error.message

@@ -17,8 +17,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from passagent.tasks.constraints import close, equal, set_aside
-from passagent.tasks.extract.factories import Model
-from passagent.tasks.extract.model_capture import copied
+from passagent.tasks.extract.model_capture import Model, copied
 from passagent.tasks.suites.forked_jobs import Refused
 from passagent.tasks.suites.problems import Problem
 
