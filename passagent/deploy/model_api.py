@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from passagent.deploy.optimized import Optimized
     from passagent.deploy.package_writing import Packed
     from passagent.deploy.rewriting import Rewriting
-    from passagent.tasks.extract.extracting import Extracted
-    from passagent.tasks.extract.region_tasks import Regions
+    from passagent.tasks.extract.extracting import Extracted, Regions
 
 
 def extract(
@@ -52,8 +51,8 @@ def extract_regions(
     A region that occurs several times is one task, with its count; regions that differ in sizes or dtypes
     only are subgraphs of one. They come in the order of their share of the time. Raises as `extract` does.
     """
+    from passagent.tasks.extract.extracting import extract_regions as extracted
     from passagent.tasks.extract.model_capture import Model
-    from passagent.tasks.extract.region_tasks import extract_regions as extracted
 
     called = name or _name(model)
     return extracted(Model(called, model, inputs), _place(called, out))

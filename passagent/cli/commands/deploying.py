@@ -74,8 +74,8 @@ def extract(spec: str, inputs: str | None, dynamic: bool, out: str, as_json: boo
 
 def extract_regions(spec: str, inputs: str | None, out: str, as_json: bool) -> None:
     """Cut the model of `FILE.py:factory` into tasks below `out`. Raises PassagentError if one is wrong."""
+    from passagent.tasks.extract.extracting import extract_regions as extracted
     from passagent.tasks.extract.model_capture import load_model
-    from passagent.tasks.extract.region_tasks import extract_regions as extracted
 
     regions = extracted(load_model(spec, inputs), Path(out))
     problems = [f"{task.name}: {problem}" for task in regions.tasks for problem in task.problems]

@@ -23,10 +23,10 @@ import torch.utils._pytree as pytree
 from torch import fx
 
 from passagent.errors import PassagentError, TaskError
-from passagent.tasks.capture import capture
-from passagent.tasks.extract.extracting import find_difference
+from passagent.tasks.constraints import find_difference
+from passagent.tasks.extract.extracting import Observed, captured_graph, find_other_nodes
 from passagent.tasks.extract.model_capture import copied, quiet
-from passagent.tasks.extract.regions import Region, scheduled_kernels
+from passagent.tasks.extract.regions import region_of, scheduled_kernels
 from passagent.tasks.extract.sample import CleanGraph, clean_graph, input_metas, model_text
 from passagent.tasks.extract.structural_hash import structural_hash
 from passagent.tasks.graphio import dump_graph, load_graph
@@ -88,15 +88,6 @@ def _drawn_inputs(graph: fx.Graph, metas: Sequence[TensorMeta]) -> list[Any]:
     return make_inputs(subgraph, next((meta.device for meta in metas), "cpu"), 0)
 
 
-def region_of(graph: fx.Graph, start: int, end: int) -> Region:
-    """Return the operators number `start` to `end` (not included) of a graph."""
-    nodes = operators(graph)[start:end]
-    part = set(nodes)
-    inputs = dict.fromkeys(i for node in nodes for i in node.all_input_nodes if i not in part)
-    outputs = [node for node in nodes if any(user not in part for user in node.users)]
-    return Region(tuple(nodes), tuple(inputs), tuple(outputs))
-
-
 def cut_ranges(payload: dict[str, Any]) -> dict[str, Any]:
     """Cut `ranges` ([kind, start, end]) out of a record (`nodes`, `inputs`), each structure and size once.
 
@@ -104,10 +95,16 @@ def cut_ranges(payload: dict[str, Any]) -> dict[str, Any]:
     """
     graph_module = load_graph(payload["nodes"])
     graph, metas = graph_module.graph, metas_of(payload)
-    regions = [(kind, start, end, region_of(graph, start, end)) for kind, start, end in payload["ranges"]]
-    metadata = _run_metadata(
-        graph_module, metas, {node.name for *_, region in regions for node in region.inputs + region.outputs}
-    )
+    nodes = operators(graph)
+    regions = [(kind, start, end, region_of(nodes[start:end])) for kind, start, end in payload["ranges"]]
+    observed = Observed(graph_module, {n.name for *_, r in regions for n in r.inputs + r.outputs}, _meta_of)
+    with torch.no_grad():
+        observed.run(*_drawn_inputs(graph, metas))
+    metadata = observed.values | {
+        node.name: meta
+        for node, meta in zip(graph.find_nodes(op="placeholder"), metas, strict=True)
+        if not meta.is_python_scalar
+    }
     first_operator = payload["range"][0] if "range" in payload else 0
     records: dict[tuple[str, str], dict[str, Any]] = {}
     refused = Counter[str]()
@@ -127,36 +124,19 @@ def cut_ranges(payload: dict[str, Any]) -> dict[str, Any]:
     return {"records": list(records.values()), "refused": dict(refused)}
 
 
-def _run_metadata(
-    graph_module: fx.GraphModule, metas: Sequence[TensorMeta], names: set[str]
-) -> dict[str, Any]:
-    """Record the metadata of values in one run, as they are made; None for what is no tensor."""
-    metadata: dict[str, Any] = {}
-
-    class Recording(fx.Interpreter):
-        def run_node(self, n: fx.Node) -> Any:
-            value = super().run_node(n)
-            if n.name in names and n.name not in metadata:
-                is_tensor = isinstance(value, torch.Tensor)
-                metadata[n.name] = input_metas([n.name], [value])[0] if is_tensor else None
-            return value
-
-    nodes = graph_module.graph.find_nodes(op="placeholder")
-    metadata |= {
-        node.name: meta for node, meta in zip(nodes, metas, strict=True) if not meta.is_python_scalar
-    }
-    with torch.no_grad():
-        Recording(graph_module).run(*_drawn_inputs(graph_module.graph, metas))
-    return metadata
+def _meta_of(name: str, value: Any) -> TensorMeta | None:
+    """Record the metadata of a value as it is made; None for what is no tensor."""
+    return input_metas([name], [value])[0] if isinstance(value, torch.Tensor) else None
 
 
 def cut_fusible(payload: dict[str, Any]) -> dict[str, Any]:
     """Cut the fusible ranges out of a record. Raises Refused where Inductor cannot schedule a prefix."""
     graph_module, metas = load_graph(payload["nodes"]), metas_of(payload)
     inputs = dict(zip(graph_module.graph.find_nodes(op="placeholder"), empty_inputs(metas), strict=True))
+    nodes = operators(graph_module.graph)
 
     def count(prefix: int) -> int:
-        region = region_of(graph_module.graph, 0, prefix)
+        region = region_of(nodes[:prefix])
         if not region.outputs:
             return 0
         module = torch.fx.GraphModule(torch.nn.Module(), region.graph())
@@ -164,7 +144,7 @@ def cut_fusible(payload: dict[str, Any]) -> dict[str, Any]:
             return scheduled_kernels(module, [inputs[node] for node in region.inputs]).launches
 
     try:
-        counts = kernel_counts(len(operators(graph_module.graph)), count)
+        counts = kernel_counts(len(nodes), count)
     except PassagentError as error:
         raise Refused("unscheduled", str(error)) from error
     ranges = [["fusible", start, end] for start, end in fusible_ranges(counts)]
@@ -279,10 +259,6 @@ def _backward_record(
     return graph_record(clean.graph, metas) | {"kind": kind, "range": payload.get("range"), "count": 1}
 
 
-_RTOL, _ATOL = 1.3e-6, 1e-5
-"""Between eager and the captured graph, times the dtype's precision over that of float32."""
-
-
 def validate_sample(payload: dict[str, Any]) -> dict[str, Any]:
     """Validate the sample whose texts are `files`, by name, on `device`. Raises Refused, MachineFault.
 
@@ -301,13 +277,11 @@ def validate_sample(payload: dict[str, Any]) -> dict[str, Any]:
         clean, metas = _captured(subgraph, device)
         try:
             texts = {"model.py": model_text(clean.graph), "weight_meta.py": meta_source(metas)}
-            again = capture(load_module(_read("written", texts), device), clean.values)
-            other = clean_graph(again.graph_module, [clean.values[position] for position in again.order])
+            difference = find_other_nodes(clean, load_module(_read("written", texts), device))
         except TaskError as error:
             raise Refused("rewritten", str(error)) from error
-    second = [metas[position] for position in again.order]
-    if structural_hash(clean.graph, metas).instance != structural_hash(other.graph, second).instance:
-        raise Refused("nodes", "its text is captured as another graph")
+    if difference:
+        raise Refused("nodes", difference)
     return graph_record(clean.graph, metas)
 
 
@@ -344,11 +318,10 @@ def _captured(subgraph: Subgraph, device: str) -> tuple[CleanGraph, list[TensorM
     tensors = [output for output in outputs if isinstance(output, torch.Tensor)]
     if any(bool(output.isnan().any()) for output in tensors if output.is_floating_point()):
         raise Refused("nan", "an output is NaN")
-    captured = capture(module, inputs)
-    clean = clean_graph(captured.graph_module, [inputs[position] for position in captured.order])
+    clean = captured_graph(module, inputs)
     with torch.no_grad():
         results = pytree.tree_leaves(clean.graph_module(*copied(clean.values)))
-    differing, _ = find_difference(results, outputs, _RTOL, _ATOL)
+    differing, _ = find_difference(results, outputs)
     if differing:
         raise Refused("differs", f"the captured graph: {differing}")
     meta_of = {id(value): meta for value, meta in zip(inputs, subgraph.inputs, strict=True)}
