@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
@@ -33,17 +32,14 @@ def whole_directory(out: Path, option: str = "--out") -> Iterator[Path]:
         raise UsageError(f"{option} {out}: is there already; name another directory, or remove it")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        part = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-        part.chmod(0o755)
+        with tempfile.TemporaryDirectory(
+            prefix=f".{out.name}.", dir=out.parent, ignore_cleanup_errors=True
+        ) as part:
+            os.chmod(part, 0o755)
+            yield Path(part)
+            os.rename(part, out)
     except OSError as error:
         raise os_fault(error, out, option) from error
-    try:
-        yield part
-        os.rename(part, out)
-    except OSError as error:
-        raise os_fault(error, out, option) from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
 
 
 Row = TypeVar("Row", bound=BaseModel)

@@ -13,6 +13,7 @@ import itertools
 import json
 import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -191,6 +192,11 @@ def _listed(root: Path, listing: Path) -> list[tuple[Path, str]]:
         names[name] += 1
         places.append((root / path, name if names[name] == 1 else f"{name}#{names[name]}"))
     return places
+
+
+def write_list(root: Path, places: Iterable[str | Path]) -> None:
+    """Write the graph_list.txt of the task at `root`, with the directories of its subgraphs."""
+    (root / GRAPH_LIST).write_text("".join(f"{place}\n" for place in places), encoding="utf-8")
 
 
 def read_subgraph(path: Path, name: str) -> Subgraph:

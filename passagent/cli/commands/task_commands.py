@@ -230,6 +230,6 @@ def export_harbor(
 
     config = load_config(None, {**settings, "evaluator.device": device})
     pairs = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
-    export = harbor.Export(config, pairs, Path(wheel) if wheel else None)
-    written = [str(path) for path in harbor.export(find_tasks(words), Path(directory), export)]
+    places = harbor.export(find_tasks(words), Path(directory), config, pairs, Path(wheel) if wheel else None)
+    written = [str(path) for path in places]
     print(json.dumps({"format": "harbor", "tasks": written}) if as_json else "\n".join(written))

@@ -49,7 +49,7 @@ from passagent.store import Store, nodes, runs
 from passagent.store.database import now
 from passagent.store.runs import SEEDS, Run
 from passagent.tasks import Task, load_task
-from passagent.tasks.reader import GRAPH_LIST
+from passagent.tasks.reader import write_list
 from passagent.tasks.tasklist import find_tasks, parse_shard
 
 log = logging.getLogger("passagent.data.bench")
@@ -149,8 +149,7 @@ def _seen_part(task: Task, hidden: Collection[str], directory: Path) -> Task:
         return task
     place = directory / _SEEN / task.key[:12] / task.name
     place.mkdir(parents=True, exist_ok=True)
-    paths = [str(graph.path.resolve()) for graph in task.subgraphs if graph.name not in hidden]
-    (place / GRAPH_LIST).write_text("".join(f"{path}\n" for path in paths), encoding="utf-8")
+    write_list(place, [graph.path.resolve() for graph in task.subgraphs if graph.name not in hidden])
     return load_task(place)
 
 

@@ -36,8 +36,8 @@ from passagent.errors import UsageError
 from passagent.store.locks import locked
 from passagent.store.outputs import RowFile, whole_directory
 from passagent.system.cache import write_whole
-from passagent.tasks.extract.sample import write_list, write_sample
-from passagent.tasks.reader import FILES
+from passagent.tasks.extract.sample import write_sample
+from passagent.tasks.reader import FILES, write_list
 from passagent.tasks.suites.forked_jobs import Answer, Function, Jobs
 
 _KINDS = ("fusible", "classical")

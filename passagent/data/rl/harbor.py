@@ -12,7 +12,6 @@ import re
 import shlex
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
@@ -24,33 +23,26 @@ from passagent.errors import UsageError
 from passagent.evaluator.target import kind_of
 from passagent.store.outputs import whole_directory
 from passagent.tasks import Task, load_task
-from passagent.tasks.reader import FILES, GRAPH_LIST
+from passagent.tasks.reader import FILES, write_list
 
 
-@dataclass(frozen=True)
-class Export:
-    """The settings that all tasks of an export share."""
-
-    config: Config
-    settings: Sequence[str] = ()
-    """The `KEY=VALUE` that `config` was made with; the test passes them on."""
-    wheel: Path | None = None
-    """A wheel of passagent to install in the image; None: the released version."""
-
-    @property
-    def device(self) -> str:
-        """The device in a container: the one GPU that it is given, or the CPU."""
-        return kind_of(self.config.evaluator.device)
-
-
-def export(paths: Sequence[Path], directory: Path, shared: Export) -> list[Path]:
+def export(
+    paths: Sequence[Path],
+    directory: Path,
+    config: Config,
+    settings: Sequence[str] = (),
+    wheel: Path | None = None,
+) -> list[Path]:
     """Write `directory`, a Harbor task in it for each task, and return these; all of them or nothing.
+
+    settings: the `KEY=VALUE` that `config` was made with; the test passes them on. wheel: of passagent, to
+    install in the image; None: the released version.
 
     Raises UsageError for a directory that is there, a wheel that is not, tasks of one name, and what
     load_task raises.
     """
-    if shared.wheel is not None and not (shared.wheel.is_file() and shared.wheel.suffix == ".whl"):
-        raise UsageError(f"{shared.wheel}: no such wheel; make one with `python -m build --wheel`")
+    if wheel is not None and not (wheel.is_file() and wheel.suffix == ".whl"):
+        raise UsageError(f"{wheel}: no such wheel; make one with `python -m build --wheel`")
     tasks = [load_task(path) for path in paths]
     # letters, digits, dots, hyphens and underscores are allowed in Harbor's names
     names = [
@@ -60,36 +52,32 @@ def export(paths: Sequence[Path], directory: Path, shared: Export) -> list[Path]
     for name in names:
         if names.count(name) > 1:
             raise UsageError(f"{name}: {names.count(name)} tasks have this name; export them apart")
-    with whole_directory(directory, "--harbor") as whole:
-        for name, task in zip(names, tasks, strict=True):
-            _write(task, whole / name, name, shared)
-    return [directory / name for name in names]
-
-
-def _write(task: Task, place: Path, name: str, shared: Export) -> None:
-    """Write one Harbor task directory; its files are the templates `prompts/harbor/`."""
-    copied = copy_task(task, place / "environment/task")
-    if shared.wheel is not None:
-        shutil.copy(shared.wheel, place / "environment")
-    agent = shared.config.agent.model_copy(update={"tools": ["file_editor", "pass_evaluator"]})
-    text = task_text(copied, shared.config.model_copy(update={"agent": agent}), here=False)
-    extra = "[cuda]" if shared.device == "cuda" else ""
-    wheel = shared.wheel.name if shared.wheel else ""
-    values = {
-        "harbor_name": name,
-        "task": task,
-        "text": text.replace(str(copied.path), "/app/task"),
-        "device": shared.device,
+    device = kind_of(config.evaluator.device)  # in a container: the one GPU that it is given, or the CPU
+    extra = "[cuda]" if device == "cuda" else ""
+    common = {
+        "device": device,
         "version": __version__,
         "torch": metadata.version("torch").partition("+")[0],
-        "wheel": wheel,
-        "package": f"/opt/{wheel}{extra}" if wheel else f"passagent{extra}=={__version__}",
-        "settings": "".join(f" --set {shlex.quote(pair)}" for pair in shared.settings),
+        "wheel": wheel.name if wheel else "",
+        "package": f"/opt/{wheel.name}{extra}" if wheel else f"passagent{extra}=={__version__}",
+        "settings": "".join(f" --set {shlex.quote(pair)}" for pair in settings),
     }
-    (place / "tests").mkdir()
-    for file in ("instruction.md", "task.toml", "environment/Dockerfile", "tests/test.sh"):
-        (place / file).write_text(render(f"harbor/{Path(file).name}.j2", **values) + "\n")
-    (place / "tests/test.sh").chmod(0o755)
+    agent = config.agent.model_copy(update={"tools": ["file_editor", "pass_evaluator"]})
+    with whole_directory(directory, "--harbor") as whole:
+        for name, task in zip(names, tasks, strict=True):
+            place = whole / name
+            copied = copy_task(task, place / "environment/task")
+            if wheel is not None:
+                shutil.copy(wheel, place / "environment")
+            text = task_text(copied, config.model_copy(update={"agent": agent}), here=False)
+            text = text.replace(str(copied.path), "/app/task")
+            (place / "tests").mkdir()
+            for file in ("instruction.md", "task.toml", "environment/Dockerfile", "tests/test.sh"):
+                template = f"harbor/{Path(file).name}.j2"
+                content = render(template, harbor_name=name, task=task, text=text, **common)
+                (place / file).write_text(content + "\n")
+            (place / "tests/test.sh").chmod(0o755)
+    return [directory / name for name in names]
 
 
 def copy_task(task: Task, place: Path) -> Task:
@@ -102,5 +90,5 @@ def copy_task(task: Task, place: Path) -> Task:
             if (subgraph.path / name).is_file():
                 shutil.copyfile(subgraph.path / name, target / name)
         places.append(f"graphs/{subgraph.name}")
-    (place / GRAPH_LIST).write_text("\n".join(places) + "\n")
+    write_list(place, places)
     return load_task(place)

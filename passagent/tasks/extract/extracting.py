@@ -38,11 +38,11 @@ from passagent.tasks.extract.model_capture import (
     restored_transforms,
 )
 from passagent.tasks.extract.regions import Region, cut, scheduled_kernels
-from passagent.tasks.extract.sample import CleanGraph, clean_graph, input_metas, write_list, write_sample
+from passagent.tasks.extract.sample import CleanGraph, clean_graph, input_metas, write_sample
 from passagent.tasks.extract.structural_hash import StructuralHash, structural_hash
 from passagent.tasks.meta import TensorMeta
 from passagent.tasks.module import load_module
-from passagent.tasks.reader import read_subgraph
+from passagent.tasks.reader import read_subgraph, write_list
 
 
 def validate(
@@ -393,5 +393,5 @@ def _write(
         outputs = [observed.values[node.name] for node in region.outputs]
         wrong, _ = validate(path / name, clean, outputs, device, model.is_training)
         problems += [problem.replace(str(path / name), name) for problem in wrong]
-    write_list(path, list(runs))
+    write_list(path, runs)
     return runs, tuple(problems)

@@ -22,7 +22,6 @@ from passagent.errors import TaskError
 from passagent.tasks.constraints import unknown_operator
 from passagent.tasks.extract.structural_hash import StructuralHash, structural_hash
 from passagent.tasks.meta import TensorMeta, meta_source
-from passagent.tasks.reader import GRAPH_LIST
 
 _SILENT = ("_log_api_usage_once", "lazy_load_decompositions")
 
@@ -224,8 +223,3 @@ def write_sample(
     }
     (path / "graph_net.json").write_text(json.dumps(facts, indent=4) + "\n", encoding="utf-8")
     return hashes
-
-
-def write_list(path: Path, names: Sequence[str]) -> None:
-    """Write the task's graph_list.txt."""
-    (path / GRAPH_LIST).write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
