@@ -1,4 +1,4 @@
-"""What commands write beside the database: whole directories, and rows that a later run goes on from.
+"""Whole directories, and rows that a later run goes on from: what commands write beside the database.
 
 A row is on the disk when the work behind it counts as done. So Ctrl-C and `kill -9` lose the work under way
 and nothing else.

@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Literal, get_args
 
-from passagent.errors import MachineFault, TaskError, UsageError, closest, nearest
+from passagent.errors import MachineFault, PassagentError, TaskError, UsageError, closest, nearest
 from passagent.system import resources
 from passagent.system.machine_memory import available_bytes, memory_bytes
 from passagent.tasks.meta import TensorMeta, parse, read_meta
@@ -139,6 +139,17 @@ def load_task(path: str | Path) -> Task:
     root = locate(path)
     places = subgraph_places(root)
     return Task(root.resolve().name, root, tuple(read_subgraph(place, name) for place, name in places))
+
+
+def load_tasks(paths: Iterable[Path]) -> tuple[list[Task], dict[Path, str]]:
+    """Load tasks; with them the directories of those that cannot be loaded, and why."""
+    tasks, broken = list[Task](), dict[Path, str]()
+    for path in paths:
+        try:
+            tasks.append(load_task(path))
+        except PassagentError as error:
+            broken[path] = str(error)
+    return tasks, broken
 
 
 def meant_by(missing: Path) -> str:

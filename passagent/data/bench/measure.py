@@ -31,7 +31,7 @@ from passagent.data.bench.results import (
     read_directories,
 )
 from passagent.data.bench.summary import Losses, Summary, losses, summaries_of
-from passagent.errors import InfrastructureError, PassagentError, TaskError, UsageError, nearest
+from passagent.errors import InfrastructureError, PassagentError, UsageError, nearest
 from passagent.evaluator.compilers import PREFIX, check
 from passagent.evaluator.fleet.opening import check_devices, machine_of, open_pool
 from passagent.evaluator.result import MANIFEST, Candidate, Speedup, Subject
@@ -49,7 +49,7 @@ from passagent.store import Store, nodes, runs
 from passagent.store.database import now
 from passagent.store.runs import SEEDS, Run
 from passagent.tasks import Task, load_task
-from passagent.tasks.reader import write_list
+from passagent.tasks.reader import load_tasks, write_list
 from passagent.tasks.tasklist import find_tasks, parse_shard
 
 log = logging.getLogger("passagent.data.bench")
@@ -302,7 +302,8 @@ async def run(words: Sequence[str], options: BenchOptions, watch: Watch) -> Meas
     check_devices(config.evaluator)
     if RUN in compilers:  # one that cannot be asked is an error before anything is measured
         await open_model(config.model).close()
-    tasks, broken = _load(find_tasks(list(words), options["root"]))
+    tasks, faults = load_tasks(find_tasks(list(words), options["root"]))
+    broken = [{"task": p.resolve().name, "compiler": None, "reason": why} for p, why in faults.items()]
     if options["shard"]:
         first, count = parse_shard(options["shard"])
         tasks = tasks[first::count]
@@ -337,7 +338,7 @@ def _read(directories: list[Path], options: BenchOptions) -> Measured:
     needs = [f"--{name}" for name in ("suite", "explain") if options[name]]  # type: ignore[literal-required]
     if needs and options["root"] is None:
         raise UsageError(f"{needs[0]}: name the directory of the tasks with --root")
-    tasks = _load(find_tasks([str(options["root"])], None))[0] if needs else []
+    tasks = load_tasks(find_tasks([str(options["root"])]))[0] if needs else []
     return _tables(read_directories(directories), tasks, options, [place / FILE for place in directories])
 
 
@@ -362,17 +363,6 @@ def _tables(
         by_key = {task.key: task for task in tasks}
         measured.losses.extend(filter(None, (losses(by_key, rows, compiler) for compiler in compilers)))
     return measured
-
-
-def _load(paths: list[Path]) -> tuple[list[Task], list[dict[str, Any]]]:
-    """Load the tasks; return them, and those that are broken."""
-    tasks, broken = [], []
-    for path in paths:
-        try:
-            tasks.append(load_task(path))
-        except TaskError as error:
-            broken.append({"task": path.resolve().name, "compiler": None, "reason": str(error)})
-    return tasks, broken
 
 
 def _default_out(words: Sequence[str], shard: str | None, config: Config) -> Path:

@@ -9,19 +9,20 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from passagent import __version__
 from passagent.config import Config, override
-from passagent.errors import PassagentError, UsageError
+from passagent.errors import UsageError
 from passagent.evaluator.score import B
 from passagent.evaluator.target import kind_of
 from passagent.store import Store
 from passagent.store.runs import Run
 from passagent.store.sessions import changed_settings
-from passagent.tasks import load_task
+from passagent.tasks import Task
+from passagent.tasks.reader import load_tasks
 
 FIXED: dict[str, Any] = {
     "search.islands": 1,
@@ -68,15 +69,12 @@ def list_trials(paths: Iterable[Path], count: int) -> tuple[list[Trial], dict[st
 
     With them it returns the directory of each task that cannot be loaded, and why.
     """
-    first, broken = dict[str, Trial](), dict[str, str]()
-    for path in paths:
-        try:
-            task = load_task(path)
-        except PassagentError as error:
-            broken[str(path)] = str(error)
-            continue
-        first.setdefault(task.key, Trial(path, task.name, task.key))
-    return [replace(trial, number=number) for trial in first.values() for number in range(count)], broken
+    tasks, broken = load_tasks(paths)
+    first: dict[str, Task] = {}
+    for task in tasks:
+        first.setdefault(task.key, task)
+    every = [Trial(t.path, t.name, t.key, number) for t in first.values() for number in range(count)]
+    return every, {str(path): reason for path, reason in broken.items()}
 
 
 def settings_of_trials(config: Config, settings: Iterable[str]) -> Config:

@@ -79,7 +79,12 @@ def instance(template: dict[str, Any], sizes: Sizes, dtype: str | None) -> tuple
     sized = fixed(template, sizes)
     metas = metas_of(sized)
     if dtype not in (None, "float32"):
-        metas = [replace(meta, dtype=dtype) if _follows(meta) else meta for meta in metas]
+        metas = [
+            replace(meta, dtype=dtype)
+            if meta.dtype == "float32" and not any(word in meta.original_name for word in PRESERVED)
+            else meta
+            for meta in metas
+        ]
     return load_graph(sized["nodes"]).graph, [_resized(meta) for meta in metas]
 
 
@@ -93,11 +98,6 @@ def _resized(meta: TensorMeta) -> TensorMeta:
         spread = (sum((value - mean) ** 2 for value in values) / len(values)) ** 0.5
         return replace(meta, data=None, mean=mean, std=spread)
     return replace(meta, data=None, min_val=int(min(values)), max_val=int(max(values)))
-
-
-def _follows(meta: TensorMeta) -> bool:
-    """Return whether an input takes another dtype."""
-    return meta.dtype == "float32" and not any(word in meta.original_name for word in PRESERVED)
 
 
 def _template(record: dict[str, Any]) -> tuple[dict[str, Any], Sizes]:

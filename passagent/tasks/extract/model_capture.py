@@ -24,7 +24,7 @@ from torch import fx
 
 from passagent.errors import PassagentError, UsageError, nearest
 from passagent.evaluator.matching.effects import is_random, name_of, written
-from passagent.tasks.capture import forget
+from passagent.tasks.capture import Piece, forget
 from passagent.tasks.constraints import set_aside
 
 _HOW = (
@@ -110,19 +110,6 @@ _TRAINING = "is in training mode, with dropout or batch statistics; for inferenc
 
 
 @dataclass
-class Piece:
-    """One graph of the model. Where Dynamo breaks a graph there are several, in the order of their runs."""
-
-    graph_module: fx.GraphModule
-    inputs: list[Any]
-    """Inputs of its first call, before the call: one for each placeholder."""
-    outputs: list[Any]
-    """Outputs of that call. Large tensors of a GPU are in host memory here."""
-    runs: int = 1
-    """How often one call of the model runs it."""
-
-
-@dataclass
 class Capture:
     """A capture by Dynamo of one call of a model."""
 
@@ -197,7 +184,10 @@ def capture_model(model: Model, dynamic: bool = False, breaks_at_data: bool = Fa
         forget()
     if not pieces:
         raise PassagentError(f"{model.name}: Dynamo finds no operator on tensors in it; nothing to extract")
-    if model.is_training and any(map(_differs_in_training, pieces)):
+    nodes = [node for piece in pieces for node in piece.graph_module.graph.nodes]
+    if model.is_training and any(
+        is_random(node) or (name_of(node).endswith("_norm") and written(node)) for node in nodes
+    ):
         warnings.warn(f"{model.name} {_TRAINING}", stacklevel=3)
     values, spec = pytree.tree_flatten(result)
     return Capture(pieces, pytree.tree_unflatten(set_aside(values), spec), list(dict.fromkeys(breaks)))
@@ -217,12 +207,6 @@ def quiet() -> Iterator[None]:
     finally:
         for logger, was in zip(loggers, before, strict=True):
             logger.disabled = was
-
-
-def _differs_in_training(piece: Piece) -> bool:
-    """Return whether a graph has dropout, or a norm that updates its running statistics."""
-    nodes = piece.graph_module.graph.nodes
-    return any(is_random(node) or (name_of(node).endswith("_norm") and written(node)) for node in nodes)
 
 
 def _told(reason: Any) -> str:

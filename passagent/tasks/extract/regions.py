@@ -210,8 +210,8 @@ def _merged(groups: Iterable[Set[T]]) -> list[set[T]]:
     """Return the groups, those with a common member as one."""
     merged: list[set[T]] = []
     for group in groups:
-        apart = [other for other in merged if not other & group]
-        merged = [*apart, set(group).union(*(other for other in merged if other & group))]
+        others = [other for other in merged if not other & group]
+        merged = [*others, set(group).union(*(other for other in merged if other & group))]
     return merged
 
 
