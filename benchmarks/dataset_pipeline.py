@@ -123,7 +123,6 @@ def folded(graphs: dict[str, Any]) -> dict[str, Any]:
     graphnet_s = time.monotonic() - begun
     winners = sum(map(_same_winner, sequences))
     periods = folding.fold(sequences)
-    lengths = periods.lengths()
     found = folding.ranges(periods)
     alone = {name: folding.fold([graphs[name]["operators"]]) for name in FIRST if name in graphs}
     together = [graphs[name]["operators"] for name in FIRST[1:] if name in graphs]
@@ -138,11 +137,11 @@ def folded(graphs: dict[str, Any]) -> dict[str, Any]:
         "coverage_published": _coverage(published, sequences),
         "coverage_whole_periods": _coverage(found, sequences),
         "folds": [
-            {"operators": lengths[fold.token], "times": fold.times, "names": _expanded(periods, fold.token)}
+            {"operators": fold.size, "times": fold.times, "names": _expanded(periods, fold.token)}
             for fold in periods.folds
         ],
         "alone": {
-            name: [[one.lengths()[fold.token], fold.times, _expanded(one, fold.token)] for fold in one.folds]
+            name: [[fold.size, fold.times, _expanded(one, fold.token)] for fold in one.folds]
             for name, one in alone.items()
         },
     }

@@ -56,7 +56,7 @@ def test_a_row_of_layers_is_folded_into_layers():
     assert folding.ranges(folded) == [[(2 + 22 * i, 24 + 22 * i) for i in range(12)]]
     # GraphNet's own rule takes the longest window, which is too long for a subgraph
     published = folding.fold([sequence], whole_periods=False)
-    assert published.lengths()[published.folds[0].token] == folding.WINDOW
+    assert published.folds[0].size == folding.WINDOW
 
 
 def test_the_basic_block_is_found_in_two_resnets():
@@ -72,7 +72,7 @@ def test_the_basic_block_is_found_in_two_resnets():
         return [*found, "adaptive_avg_pool2d", "flatten", "linear"]
 
     alone = folding.fold([resnet(2, 2, 2, 2)])
-    assert [(alone.lengths()[one.token], one.times) for one in alone.folds] == [(27, 2), (3, 3)]
+    assert [(one.size, one.times) for one in alone.folds] == [(27, 2), (3, 3)]
     both = folding.fold([resnet(2, 2, 2, 2), resnet(3, 4, 6, 3)])
     first = both.folds[0]
     names = [both.names[token] for token in first.body]
