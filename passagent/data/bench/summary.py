@@ -23,7 +23,9 @@ the size of the graph is known.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -87,10 +89,7 @@ def summarise(
 ) -> Summary:
     """Make the line of `compiler` from its tasks' evaluations, each of them scored (`es` is not None)."""
     scores = [[graph_score(graph) for graph in evaluation.graphs] for evaluation in evaluations]
-    speedups = [
-        [graph.speedup.e2e for graph in evaluation.graphs if graph.status == "ok" and graph.speedup]
-        for evaluation in evaluations
-    ]
+    speedups = [_speedups(evaluation.graphs) for evaluation in evaluations]
     graphs, right = [len(of_task) for of_task in scores], [len(of_task) for of_task in speedups]
 
     def curve(t: int, forgiving: bool) -> list[float]:
@@ -222,15 +221,16 @@ def losses(tasks: dict[str, Task], rows: Sequence[Row], compiler: str) -> Losses
     for row in rows:
         if row.compiler == compiler and row.error is None and row.evaluation is not None:
             by_category[category(tasks[row.task_key].operators)] += row.evaluation.graphs
-    right = [graph for graphs in by_category.values() for graph in graphs if _speedup(graph) is not None]
-    if not right:
+    graphs = itertools.chain(*by_category.values())
+    timed = [(graph, graph.speedup) for graph in graphs if graph.status == "ok" and graph.speedup]
+    if not timed:
         return None
-    kernels = [graph.speedup.device for graph in right if graph.speedup and graph.speedup.device is not None]
-    is_kernel = len(kernels) == len(right)
-    speeds = kernels if is_kernel else [_speedup(graph) or 0.0 for graph in right]
+    kernels = [speedup.device for _, speedup in timed if speedup.device is not None]
+    is_kernel = len(kernels) == len(timed)
+    speeds = kernels if is_kernel else [speedup.e2e for _, speedup in timed]
     by_cause: dict[str, list[GraphResult]] = {name: [] for name in CAUSES}
-    for graph in right:
-        if (_speedup(graph) or 0.0) < 1:
+    for graph, speedup in timed:
+        if speedup.e2e < 1:
             by_cause[cause(graph)].append(graph)
     return Losses(
         compiler=compiler,
@@ -239,7 +239,7 @@ def losses(tasks: dict[str, Task], rows: Sequence[Row], compiler: str) -> Losses
             sum(low <= speed < high for speed in speeds)
             for low, high in zip((0.0, *BOUNDS), (*BOUNDS, float("inf")), strict=True)
         ),
-        causes=[_group(name, graphs) for name, graphs in by_cause.items() if graphs],
+        causes=[_group(name, slower) for name, slower in by_cause.items() if slower],
         categories=[_group(name, by_category[name]) for name in sorted(by_category)],
     )
 
@@ -257,39 +257,34 @@ def cause(graph: GraphResult) -> str:
 
 
 _CATEGORIES = {
-    "convolution": ("conv",),
-    "attention": ("scaled_dot_product", "attention"),
-    "recurrent": ("lstm", "gru", "rnn"),
-    "matrix product": ("matmul", "linear", "bmm", "mm", "einsum", "baddbmm", "addmm"),
-    "norm": ("norm",),
-    "softmax": ("softmax", "logsumexp"),
-    "loss": ("loss", "cross_entropy", "kl_div"),
-    "pooling": ("pool",),
-    "scan": ("cumsum", "cumprod", "sort"),
-    "reduction": ("sum", "mean", "prod", "max", "min", "argmax", "argmin", "amax", "amin", "var", "std"),
-    "indexing": ("index", "gather", "scatter", "embedding", "roll", "cat", "getitem"),
+    "convolution": "conv",
+    "attention": "scaled_dot_product|attention",
+    "recurrent": "lstm|gru|^rnn$",
+    "matrix product": "matmul|linear|bmm|^mm$|einsum|addmm",
+    "norm": "norm",
+    "softmax": "softmax|logsumexp",
+    "loss": "loss|cross_entropy|kl_div",
+    "pooling": "pool",
+    "scan": "cumsum|cumprod|^sort$",
+    "reduction": "^(sum|mean|prod|max|min|var|std)$|argmax|argmin|amax|amin",
+    "indexing": "index|gather|scatter|embedding|roll|cat|getitem",
 }
-"""By words in operators' names, the first that is there."""
-_EXACT = {"mm", "sum", "max", "min", "mean", "prod", "var", "std", "rnn", "sort"}
-"""Words that are a whole name, or a part of other ones."""
+"""By expressions for operators' names, the first that fits one."""
 
 
 def category(operators: Sequence[str]) -> str:
     """Return the kind of a task: the heaviest kind of operator in it."""
-    for name, words in _CATEGORIES.items():
-        for word in words:
-            if any(operator == word if word in _EXACT else word in operator for operator in operators):
-                return name
-    return "elementwise"
+    fitting = (name for name, words in _CATEGORIES.items() if any(re.search(words, o) for o in operators))
+    return next(fitting, "elementwise")
 
 
-def _speedup(graph: GraphResult) -> float | None:
-    """Return the end-to-end speedup of a correct subgraph; None for one that is wrong or not timed."""
-    return graph.speedup.e2e if graph.status == "ok" and graph.speedup else None
+def _speedups(graphs: Iterable[GraphResult]) -> list[float]:
+    """Return the end-to-end speedups of the correct subgraphs."""
+    return [graph.speedup.e2e for graph in graphs if graph.status == "ok" and graph.speedup]
 
 
 def _group(name: str, graphs: Sequence[GraphResult]) -> Group:
-    speeds = [speed for graph in graphs if (speed := _speedup(graph)) is not None]
+    speeds = _speedups(graphs)
     return Group(
         name=name,
         subgraphs=len(graphs),

@@ -165,7 +165,11 @@ class Collection:
         work = [asyncio.create_task(self._go_through(waiting, evaluator)) for _ in range(self.parallel)]
         clock = asyncio.create_task(self._keep_time())
         try:
-            await asyncio.gather(*work)
+            try:
+                async with asyncio.timeout(self.left_s):
+                    await asyncio.gather(*work)
+            except TimeoutError:  # what is under way is cut
+                self.stop(stop.rules_of(self.budget.limits)(self.progress()) or "the time is over")
             if self._error is not None:
                 raise self._error
         except PassagentError as error:
@@ -210,19 +214,15 @@ class Collection:
             self._fail(error)
 
     async def _go_through(self, waiting: Iterator[Trial], evaluator: Evaluator) -> None:
-        """Make one trial after the other; the one that is under way when the time is over is cut."""
+        """Make one trial after the other."""
         try:
-            async with asyncio.timeout(self.left_s) as limit:
-                for trial in waiting:
-                    if self.stop_reason is not None:
-                        return
-                    if str(trial.path) not in self.broken:
-                        await self._make(trial, evaluator)
+            for trial in waiting:
+                if self.stop_reason is not None:
+                    return
+                if str(trial.path) not in self.broken:
+                    await self._make(trial, evaluator)
         except Exception as error:
-            if isinstance(error, TimeoutError) and limit.expired():
-                self.stop(stop.rules_of(self.budget.limits)(self.progress()) or "the time is over")
-            else:
-                self._fail(error)
+            self._fail(error)
 
     async def _make(self, trial: Trial, evaluator: Evaluator) -> None:
         """Make or go on with a trial. A failure of its task or of the machine is noted."""
