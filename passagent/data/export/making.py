@@ -61,7 +61,7 @@ def make(runs_dirs: Sequence[str], options: Mapping[str, Any], command: str) -> 
         )
         wrong = []
         if options["failures"]:
-            wrong = [Chosen(e, None, e.columns) for e in episodes if e.columns["as_score"] is None]
+            wrong = [Chosen(episode) for episode in episodes if episode.columns["as_score"] is None]
         if wrong:  # each is in one of the two
             chosen = [choice for choice in chosen if choice.columns["as_score"] is not None]
         if not chosen:
@@ -135,7 +135,7 @@ def _pairs(chosen: Iterable[Chosen], episodes: Iterable[JudgedEpisode]) -> list[
         ):
             best[group] = choice
     return [
-        (choice, Chosen(other, None, other.columns))
+        (choice, Chosen(other))
         for group, choice in best.items()
         for other in groups[group]
         if _best_as(other, "high") < _best_as(choice.episode, "low")

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -88,11 +89,29 @@ class JudgedEpisode:
     store: Store
     """The database that holds it."""
 
-    def step_columns(self, revision: Revision) -> dict[str, Any]:
-        """Return the columns of the step that made `revision`."""
+
+@dataclass(frozen=True)
+class Chosen:
+    """An example to be exported."""
+
+    episode: JudgedEpisode
+    revision: Revision | None = None
+    """The step's; None: the whole episode."""
+
+    @property
+    def revisions(self) -> tuple[Revision, ...]:
+        """The candidates that the example shows."""
+        return self.episode.revisions if self.revision is None else (self.revision,)
+
+    @cached_property
+    def columns(self) -> dict[str, Any]:
+        """The episode's columns, or those of the step."""
+        columns, revision = self.episode.columns, self.revision
+        if revision is None:
+            return columns
         is_known = revision.gain is not None and revision.low
-        return self.columns | {
-            "id": f"{self.columns['id']}/{revision.node}",
+        return columns | {
+            "id": f"{columns['id']}/{revision.node}",
             "node": revision.node,
             "status": revision.status,
             "as_score": revision.as_score if revision.status == "ok" else None,
@@ -100,21 +119,6 @@ class JudgedEpisode:
             "gain": revision.gain,
             "sure_gain": math.log((revision.low or 0.0) / revision.before_high) if is_known else None,
         }
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """An example to be exported."""
-
-    episode: JudgedEpisode
-    revision: Revision | None
-    """The step's; None: the whole episode."""
-    columns: dict[str, Any]
-
-    @property
-    def revisions(self) -> tuple[Revision, ...]:
-        """The candidates that the example shows."""
-        return self.episode.revisions if self.revision is None else (self.revision,)
 
 
 @contextmanager
@@ -204,15 +208,11 @@ def select(
     stayed correct and gained more than their interval. best_of, per_sequence: at most so many of a task, and
     of an operator sequence, those with the best AS.
     """
-    candidates = [
-        chosen
-        for episode in episodes
-        for chosen in (
-            [Chosen(episode, None, episode.columns)]
-            if by == "episode"
-            else [Chosen(episode, r, episode.step_columns(r)) for r in episode.revisions if r.reward > 0]
-        )
-    ]
+    candidates = [Chosen(episode) for episode in episodes]
+    if by == "step":
+        candidates = [
+            Chosen(e, revision) for e in episodes for revision in e.revisions if revision.reward > 0
+        ]
     query = f"SELECT id, task_key, operators, as_score FROM examples WHERE ({keep or 'true'}\n)"
     for column, most in (("task_key", best_of), ("operators", per_sequence)):
         if most is not None:

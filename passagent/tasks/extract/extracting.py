@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
+from pydantic import TypeAdapter
 from torch import fx
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -284,13 +285,12 @@ class Regions:
         """Read what `extract_regions` wrote to `path`. Raises UsageError."""
         try:
             data = json.loads((path / FILE).read_text(encoding="utf-8"))
-            tasks = [
-                RegionTask(**task | {k: tuple(task[k]) for k in ("operators", "problems")})
-                for task in data["tasks"]
-            ]
-            return cls(path, **data | {"tasks": tasks})
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UsageError(f"{path / FILE}: is no list of regions ({error}); extract them again") from error
+            return TypeAdapter(cls).validate_python({**data, "path": path})
+        except (OSError, ValueError, TypeError) as error:
+            reason = str(error).splitlines()[0]
+            raise UsageError(
+                f"{path / FILE}: is no list of regions ({reason}); extract them again"
+            ) from error
 
 
 @dataclass(frozen=True)
