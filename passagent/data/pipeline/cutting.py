@@ -67,11 +67,84 @@ def operators(graph: fx.Graph) -> list[fx.Node]:
 
 def metas_of(record: dict[str, Any]) -> list[TensorMeta]:
     """Return the inputs' metadata of a record."""
+    tuples = ("shape", "levels", "stride")
+    return [
+        TensorMeta(**meta | {key: tuple(meta[key]) for key in tuples if meta[key] is not None})
+        for meta in record["inputs"]
+    ]
 
-    def read(key: str, value: Any) -> Any:
-        return tuple(value) if key in ("shape", "levels", "stride") and value is not None else value
 
-    return [TensorMeta(**{key: read(key, value) for key, value in meta.items()}) for meta in record["inputs"]]
+def validate_sample(payload: dict[str, Any]) -> dict[str, Any]:
+    """Validate the sample whose texts are `files`, by name, on `device`. Raises Refused, MachineFault.
+
+    It writes into the working directory.
+    """
+    device = payload["device"]
+    try:
+        subgraph = _with_symbolic_sizes(_read("sample", payload["files"]))
+    except TaskError as error:
+        raise Refused("unreadable", str(error)) from error
+    try:
+        check_room(subgraph, 2)
+    except TaskError as error:
+        raise Refused("memory", str(error)) from error
+    with quiet():
+        clean, metas = _captured(subgraph, device)
+        try:
+            texts = {"model.py": model_text(clean.graph), "weight_meta.py": meta_source(metas)}
+            difference = find_other_nodes(clean, load_module(_read("written", texts), device))
+        except TaskError as error:
+            raise Refused("rewritten", str(error)) from error
+    if difference:
+        raise Refused("nodes", difference)
+    return graph_record(clean.graph, metas)
+
+
+def _read(directory: str, texts: dict[str, str]) -> Subgraph:
+    """Write these files into a new directory and read the sample. Raises TaskError."""
+    path = Path.cwd() / directory
+    path.mkdir()
+    for name, text in texts.items():
+        (path / name).write_text(text, encoding="utf-8")
+    return read_subgraph(path, path.name)
+
+
+def _with_symbolic_sizes(subgraph: Subgraph) -> Subgraph:
+    """Make numbers of a sample's `s0: torch.SymInt`. GraphNet records it as a tensor of one integer."""
+    forward = find_forward(subgraph.source, subgraph.path / "model.py")
+    inputs = []
+    for meta, parameter in zip(subgraph.inputs, parameters(forward, subgraph.path / "model.py"), strict=True):
+        is_size = parameter.annotation is not None and ast.unparse(parameter.annotation).endswith("SymInt")
+        value = meta.data[0] if isinstance(meta.data, list) and len(meta.data) == 1 else meta.data
+        is_number = is_size and isinstance(value, int)
+        inputs.append(replace(meta, dtype="int", data=value) if is_number else meta)
+    return replace(subgraph, inputs=tuple(inputs))
+
+
+def _captured(subgraph: Subgraph, device: str) -> tuple[CleanGraph, list[TensorMeta]]:
+    """Capture with Dynamo the graph of a sample that runs alike twice. Raises Refused, and what it raises."""
+    try:
+        module = load_module(subgraph, device)
+    except TaskError as error:
+        is_missing = "No module named" in str(error)
+        raise Refused("missing_package" if is_missing else "unloadable", str(error)) from error
+    inputs = make_inputs(subgraph, device, 0)
+    outputs = called_twice(module, inputs)
+    tensors = [output for output in outputs if isinstance(output, torch.Tensor)]
+    if any(bool(output.isnan().any()) for output in tensors if output.is_floating_point()):
+        raise Refused("nan", "an output is NaN")
+    clean = captured_graph(module, inputs)
+    with torch.no_grad():
+        results = pytree.tree_leaves(clean.graph_module(*copied(clean.values)))
+    differing, _ = find_difference(results, outputs)
+    if differing:
+        raise Refused("differs", f"the captured graph: {differing}")
+    meta_of = {id(value): meta for value, meta in zip(inputs, subgraph.inputs, strict=True)}
+    metas = []
+    for number, (name, value) in enumerate(zip(clean.names, clean.values, strict=True)):
+        meta = meta_of.get(id(value)) or input_metas([name], [value])[0]
+        metas.append(replace(meta, name=f"in_{number}", device=device))
+    return clean, metas
 
 
 def empty_inputs(metas: Sequence[TensorMeta]) -> list[Any]:
@@ -172,14 +245,11 @@ def fusible_ranges(counts: Sequence[int]) -> list[tuple[int, int]]:
     What lies between two prefixes of one count belongs to them. Where the count then falls, two plateaus are
     one. A plateau whose last change is a rise is none.
     """
-    first: dict[int, int] = {}
-    last: dict[int, int] = {}
-    for prefix, kernels in enumerate(counts, start=1):
-        first.setdefault(kernels, prefix)
-        last[kernels] = prefix
+    backwards = counts[::-1]
+    spans = {kernels: (counts.index(kernels), len(counts) - backwards.index(kernels)) for kernels in counts}
     closed = [
-        min(kernels for kernels in first if first[kernels] <= prefix <= last[kernels])
-        for prefix in range(1, len(counts) + 1)
+        min(kernels for kernels, (first, end) in spans.items() if first <= place < end)
+        for place in range(len(counts))
     ]
     plateaus = [
         [prefix for prefix, _ in group]
@@ -208,11 +278,11 @@ def with_gradients(payload: dict[str, Any]) -> dict[str, Any]:
 
     graph_module, metas = load_graph(payload["nodes"]), metas_of(payload)
     inputs = _drawn_inputs(graph_module.graph, metas)
-    leaves = [
-        value.requires_grad_(_takes_gradient(meta)) if isinstance(value, torch.Tensor) else value
-        for meta, value in zip(metas, inputs, strict=True)
-    ]
-    if not any(isinstance(value, torch.Tensor) and value.requires_grad for value in leaves):
+    for meta, value in zip(metas, inputs, strict=True):
+        is_state = "_buffers_" in meta.original_name or "running_" in meta.original_name
+        if isinstance(value, torch.Tensor):
+            value.requires_grad_(meta.is_floating and not is_state)
+    if not any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs):
         raise Refused("no-gradient", "no input takes a gradient")
     graphs: list[tuple[str, fx.GraphModule, list[Any]]] = []
 
@@ -228,23 +298,19 @@ def with_gradients(payload: dict[str, Any]) -> dict[str, Any]:
         with quiet():
             compiled = aot_module_simplified(
                 graph_module,
-                tuple(leaves),
+                tuple(inputs),
                 fw_compiler=functools.partial(compile_graph, BACKWARD[0]),
                 bw_compiler=functools.partial(compile_graph, BACKWARD[1]),
             )
             outputs = [
                 value
-                for value in compiled(*leaves)
+                for value in compiled(*inputs)
                 if isinstance(value, torch.Tensor) and value.requires_grad
             ]
             torch.autograd.backward(outputs, [torch.randn_like(output) for output in outputs])
     except RuntimeError as error:
         raise Refused("no-gradient", str(error).strip().partition("\n")[0]) from error
     return {"records": [_backward_record(*graph, payload) for graph in graphs], "refused": {}}
-
-
-def _takes_gradient(meta: TensorMeta) -> bool:
-    return meta.is_floating and "_buffers_" not in meta.original_name and "running_" not in meta.original_name
 
 
 def _backward_record(
@@ -257,76 +323,3 @@ def _backward_record(
         numbers = [int(name.rpartition("_")[2]) - 1 for name in clean.names]
         metas = [replace(meta, original_name=names[i]) for meta, i in zip(metas, numbers, strict=True)]
     return graph_record(clean.graph, metas) | {"kind": kind, "range": payload.get("range"), "count": 1}
-
-
-def validate_sample(payload: dict[str, Any]) -> dict[str, Any]:
-    """Validate the sample whose texts are `files`, by name, on `device`. Raises Refused, MachineFault.
-
-    It writes into the working directory.
-    """
-    device = payload["device"]
-    try:
-        subgraph = _with_symbolic_sizes(_read("sample", payload["files"]))
-    except TaskError as error:
-        raise Refused("unreadable", str(error)) from error
-    try:
-        check_room(subgraph, 2)
-    except TaskError as error:
-        raise Refused("memory", str(error)) from error
-    with quiet():
-        clean, metas = _captured(subgraph, device)
-        try:
-            texts = {"model.py": model_text(clean.graph), "weight_meta.py": meta_source(metas)}
-            difference = find_other_nodes(clean, load_module(_read("written", texts), device))
-        except TaskError as error:
-            raise Refused("rewritten", str(error)) from error
-    if difference:
-        raise Refused("nodes", difference)
-    return graph_record(clean.graph, metas)
-
-
-def _read(directory: str, texts: dict[str, str]) -> Subgraph:
-    """Write these files into a new directory and read the sample. Raises TaskError."""
-    path = Path.cwd() / directory
-    path.mkdir()
-    for name, text in texts.items():
-        (path / name).write_text(text, encoding="utf-8")
-    return read_subgraph(path, path.name)
-
-
-def _with_symbolic_sizes(subgraph: Subgraph) -> Subgraph:
-    """Make numbers of a sample's `s0: torch.SymInt`. GraphNet records it as a tensor of one integer."""
-    forward = find_forward(subgraph.source, subgraph.path / "model.py")
-    inputs = []
-    for meta, parameter in zip(subgraph.inputs, parameters(forward, subgraph.path / "model.py"), strict=True):
-        is_size = parameter.annotation is not None and ast.unparse(parameter.annotation).endswith("SymInt")
-        value = meta.data[0] if isinstance(meta.data, list) and len(meta.data) == 1 else meta.data
-        is_number = is_size and isinstance(value, int)
-        inputs.append(replace(meta, dtype="int", data=value) if is_number else meta)
-    return replace(subgraph, inputs=tuple(inputs))
-
-
-def _captured(subgraph: Subgraph, device: str) -> tuple[CleanGraph, list[TensorMeta]]:
-    """Capture with Dynamo the graph of a sample that runs alike twice. Raises Refused, and what it raises."""
-    try:
-        module = load_module(subgraph, device)
-    except TaskError as error:
-        is_missing = "No module named" in str(error)
-        raise Refused("missing_package" if is_missing else "unloadable", str(error)) from error
-    inputs = make_inputs(subgraph, device, 0)
-    outputs = called_twice(module, inputs)
-    tensors = [output for output in outputs if isinstance(output, torch.Tensor)]
-    if any(bool(output.isnan().any()) for output in tensors if output.is_floating_point()):
-        raise Refused("nan", "an output is NaN")
-    clean = captured_graph(module, inputs)
-    with torch.no_grad():
-        results = pytree.tree_leaves(clean.graph_module(*copied(clean.values)))
-    differing, _ = find_difference(results, outputs)
-    if differing:
-        raise Refused("differs", f"the captured graph: {differing}")
-    meta_of = {id(value): meta for value, meta in zip(inputs, subgraph.inputs, strict=True)}
-    metas = []
-    for number, (name, value) in enumerate(zip(clean.names, clean.values, strict=True)):
-        meta = meta_of.get(id(value)) or input_metas([name], [value])[0]
-        metas.append(replace(meta, name=f"in_{number}", device=device))
-    return clean, metas
