@@ -143,7 +143,9 @@ def capture_model(model: Model, dynamic: bool = False, breaks_at_data: bool = Fa
     def backend(graph_module: fx.GraphModule, _example: list[Any]) -> Callable[..., Any]:
         reason = getattr(graph_module, "compile_subgraph_reason", None)
         if reason is not None and reason.graph_break:
-            breaks.append(_told(reason))
+            frame = reason.user_stack[-1] if reason.user_stack else None
+            place = f"{frame.filename}:{frame.lineno}: " if frame is not None else ""
+            breaks.append(place + _explained(reason.reason))
         piece: list[Piece] = []
 
         def run(*args: Any) -> Any:
@@ -207,13 +209,6 @@ def quiet() -> Iterator[None]:
     finally:
         for logger, was in zip(loggers, before, strict=True):
             logger.disabled = was
-
-
-def _told(reason: Any) -> str:
-    """Where the graph breaks, in the user's code, and why."""
-    frame = reason.user_stack[-1] if reason.user_stack else None
-    place = f"{frame.filename}:{frame.lineno}: " if frame is not None else ""
-    return place + _explained(reason.reason)
 
 
 def _line_of(error: BaseException) -> str:
