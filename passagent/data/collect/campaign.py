@@ -272,8 +272,6 @@ class Collection:
             await search(session)
         finally:
             del self._sessions[run.id]
-            if session.validator is not None:
-                await session.validator.close()
 
 
 @contextmanager
