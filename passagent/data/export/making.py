@@ -119,27 +119,22 @@ def _credit(revision: Revision) -> Row:
     return {"reward": revision.reward, "return": revision.returns, "advantage": revision.advantage}
 
 
-def _pairs(chosen: Iterable[Chosen], episodes: Iterable[JudgedEpisode]) -> list[tuple[Chosen, Chosen]]:
+def _pairs(chosen: Iterable[Chosen], episodes: Sequence[JudgedEpisode]) -> list[tuple[Chosen, Chosen]]:
     """Pair each group's best of `chosen` with every episode that is worse beyond the intervals.
 
     A group is of one task, model and start. An episode that left nothing correct is worse than any other.
     """
-    groups = defaultdict[tuple[Any, ...], list[JudgedEpisode]](list)
-    for episode in episodes:
-        groups[episode.group].append(episode)
-    best = dict[tuple[Any, ...], Chosen]()
+    groups = defaultdict[tuple[Any, ...], list[Chosen]](list)
     for choice in chosen:
-        group = choice.episode.group
-        if choice.columns["as_score"] is not None and (
-            group not in best or _best_as(choice.episode, "low") > _best_as(best[group].episode, "low")
-        ):
-            best[group] = choice
-    return [
-        (choice, Chosen(other))
-        for group, choice in best.items()
-        for other in groups[group]
-        if _best_as(other, "high") < _best_as(choice.episode, "low")
-    ]
+        if choice.columns["as_score"] is not None:
+            groups[choice.episode.group].append(choice)
+    pairs = []
+    for group, choices in groups.items():
+        best = max(choices, key=lambda choice: _best_as(choice.episode, "low"))
+        others = (episode for episode in episodes if episode.group == group)
+        least = _best_as(best.episode, "low")
+        pairs += [(best, Chosen(other)) for other in others if _best_as(other, "high") < least]
+    return pairs
 
 
 def _best_as(episode: JudgedEpisode, end: str) -> float:

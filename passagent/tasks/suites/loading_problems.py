@@ -159,7 +159,7 @@ def _cut(
     with torch.device("meta"):
         leaves = pytree.tree_leaves(module.get_inputs())
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim()]
-    for name, value in _constants(text, module, tensors):
+    for name, value in _constants(module, tensors):
         now = value
         while size > most_bytes and now > 1:
             smaller = _with_constant(text, name, now // 2, now if together else None)
@@ -177,22 +177,14 @@ def _cut(
     return _module(path, text), cut
 
 
-def _constants(text: str, module: ModuleType, tensors: list[torch.Tensor]) -> list[tuple[str, int]]:
+def _constants(module: ModuleType, tensors: list[torch.Tensor]) -> list[tuple[str, int]]:
     """Whole numbers at the top level of the file that are sizes of these tensors.
 
     First names with `batch`, then leading sizes, then the largest.
     """
     leading = {tensor.shape[0] for tensor in tensors}
     sizes = {size for tensor in tensors for size in tensor.shape}
-    names = [
-        target.id
-        for node in ast.parse(text).body
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    ]
-    values = [(name, vars(module).get(name)) for name in dict.fromkeys(names)]
-    fitting = [(name, value) for name, value in values if type(value) is int and value in sizes]
+    fitting = [(name, value) for name, value in vars(module).items() if type(value) is int and value in sizes]
     return sorted(
         fitting, key=lambda pair: ("batch" not in pair[0].lower(), pair[1] not in leading, -pair[1])
     )
