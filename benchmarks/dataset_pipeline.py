@@ -36,12 +36,11 @@ from search_overhead import summary
 
 from passagent.data.pipeline import assembling, folding
 from passagent.data.pipeline.assembling import Done, find_samples, key_of, validation
-from passagent.data.pipeline.cutting import fusible_ranges, metas_of
+from passagent.data.pipeline.cutting import fusible_ranges, metas_of, validate_sample
 from passagent.data.pipeline.grouping import dimension_bucket, select
-from passagent.data.pipeline.sample_validation import validate_sample
 from passagent.evaluator.captures import graph_of
-from passagent.system.resumable import RowFile
-from passagent.tasks.extract.graph_text import model_text
+from passagent.store.outputs import RowFile
+from passagent.tasks.extract.sample import model_text
 from passagent.tasks.extract.structural_hash import structural_hash
 from passagent.tasks.graphio import load_graph
 from passagent.tasks.reader import Subgraph
@@ -124,7 +123,6 @@ def folded(graphs: dict[str, Any]) -> dict[str, Any]:
     graphnet_s = time.monotonic() - begun
     winners = sum(map(_same_winner, sequences))
     periods = folding.fold(sequences)
-    lengths = periods.lengths()
     found = folding.ranges(periods)
     alone = {name: folding.fold([graphs[name]["operators"]]) for name in FIRST if name in graphs}
     together = [graphs[name]["operators"] for name in FIRST[1:] if name in graphs]
@@ -139,11 +137,11 @@ def folded(graphs: dict[str, Any]) -> dict[str, Any]:
         "coverage_published": _coverage(published, sequences),
         "coverage_whole_periods": _coverage(found, sequences),
         "folds": [
-            {"operators": lengths[fold.token], "times": fold.times, "names": _expanded(periods, fold.token)}
+            {"operators": fold.size, "times": fold.times, "names": _expanded(periods, fold.token)}
             for fold in periods.folds
         ],
         "alone": {
-            name: [[one.lengths()[fold.token], fold.times, _expanded(one, fold.token)] for fold in one.folds]
+            name: [[fold.size, fold.times, _expanded(one, fold.token)] for fold in one.folds]
             for name, one in alone.items()
         },
     }

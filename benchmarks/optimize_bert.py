@@ -66,7 +66,7 @@ def measure(package: str, threads: int) -> None:
     import passagent as pa
     from passagent.evaluator.hardware.devices import find_device
     from passagent.evaluator.hardware.leases import DeviceLease
-    from passagent.tasks.extract.factories import load_model
+    from passagent.tasks.extract.model_capture import load_model
 
     torch.set_num_threads(threads)
     model = load_model(FACTORY)

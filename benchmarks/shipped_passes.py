@@ -157,7 +157,7 @@ def measure(name: str, batch: int, device: str, alone: bool, wait: Callable[[], 
     from passagent.deploy.model_timing import _ratio
     from passagent.deploy.rewriting import explain_model
     from passagent.passes import shipped
-    from passagent.tasks.extract.factories import Model
+    from passagent.tasks.extract.model_capture import Model
 
     begun = time.monotonic()
     module, inputs = model_of(name, batch, device)

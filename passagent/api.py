@@ -131,7 +131,7 @@ def bench(tasks: Sequence[str], **options: Unpack[BenchOptions]) -> Bench:
     Raises UsageError, InfrastructureError; a task that could not be measured is in `Bench.failed`.
     """
     from passagent.data.bench.measure import Watch
-    from passagent.data.bench.sweep import run as measured
+    from passagent.data.bench.measure import run as measured
 
     complete = checked(BenchOptions, options)
     thread = LoopThread("passagent-bench")

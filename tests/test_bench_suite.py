@@ -9,8 +9,8 @@ from test_bench_summary import evaluation
 
 import passagent as pa
 from passagent.data.bench.kernelbench import LEVELS_P, Place, lines
-from passagent.data.bench.losses import category, cause, losses
 from passagent.data.bench.results import FILE, Row
+from passagent.data.bench.summary import category, cause, losses
 from passagent.errors import UsageError
 from passagent.evaluator.result import GraphResult, Speedup
 from passagent.tasks import load_task

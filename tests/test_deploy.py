@@ -29,8 +29,7 @@ from passagent.deploy.model_timing import Ratio
 from passagent.deploy.package_operators import overload
 from passagent.deploy.package_writing import drop, pack
 from passagent.errors import PassagentError, UsageError
-from passagent.tasks.extract.factories import Model
-from passagent.tasks.extract.model_capture import capture_model
+from passagent.tasks.extract.model_capture import Model, capture_model
 
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 
@@ -343,7 +342,7 @@ def test_a_package_that_was_changed_is_refused(my_passes, tmp_path, told):
 @pytest.mark.long
 def test_without_a_compiler_calls_fall_back(my_passes, tmp_path):
     script = """
-        from passagent.tasks.extract.factories import Model
+        from passagent.tasks.extract.model_capture import Model
         from passagent.tasks.extract.model_capture import capture_model
         piece = capture_model(Model("m", model, inputs)).pieces[0]
         applied = pa.apply(piece.graph_module, "my_passes")

@@ -12,8 +12,7 @@ from passagent.deploy.package_writing import pack
 from passagent.expert.author import author
 from passagent.expert.choices import Plan
 from passagent.expert.read.reading import graphs
-from passagent.tasks.extract.factories import Model
-from passagent.tasks.extract.model_capture import capture_model
+from passagent.tasks.extract.model_capture import Model, capture_model
 
 MODELS = {
     "blocks": (nn.Sequential(nn.Linear(64, 96), nn.GELU()), (2, 9, 64)),

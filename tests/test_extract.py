@@ -14,9 +14,8 @@ import passagent as pa
 from passagent.tasks import load_task
 from passagent.tasks.constraints import check_task
 from passagent.tasks.extract.extracting import validate
-from passagent.tasks.extract.factories import Model
-from passagent.tasks.extract.graph_text import clean_graph
-from passagent.tasks.extract.model_capture import capture_model
+from passagent.tasks.extract.model_capture import Model, capture_model
+from passagent.tasks.extract.sample import clean_graph
 from passagent.tasks.reader import FILES
 
 FILE = str(Path(models.__file__))

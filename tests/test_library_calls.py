@@ -25,7 +25,7 @@ from passagent.plan.facts import H100
 from passagent.plan.messages import Recorded
 from passagent.plan.model import Launch, OperatorCall
 from passagent.plan.show import recording_text
-from passagent.tasks.extract.factories import Model
+from passagent.tasks.extract.model_capture import Model
 
 TASK = cases.TaskText(
     "y = torch.nn.functional.linear(in_0, in_1, in_2)\nz = torch.nn.functional.gelu(y)\nreturn (z,)",

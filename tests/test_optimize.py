@@ -37,9 +37,8 @@ from passagent.kernels import toolchain
 from passagent.store import Store, runs
 from passagent.store.pass_library import PassLibrary
 from passagent.tasks import load_task
-from passagent.tasks.extract.factories import Model
-from passagent.tasks.extract.model_capture import capture_model
-from passagent.tasks.extract.region_tasks import Regions, model_hash
+from passagent.tasks.extract.extracting import Regions, model_hash
+from passagent.tasks.extract.model_capture import Model, capture_model
 from passagent.tasks.extract.regions import cut, scheduled_kernels
 
 FILE = str(Path(models.__file__))

@@ -10,7 +10,7 @@ from graphs_to_fold import write_graph
 
 from passagent.data.pipeline import folding
 from passagent.data.pipeline.assembling import find_samples, validation
-from passagent.data.pipeline.cutting import cut_ranges, fusible_ranges, kernel_counts
+from passagent.data.pipeline.cutting import cut_ranges, fusible_ranges, kernel_counts, validate_sample
 from passagent.data.pipeline.generalisation import generalise, instance
 from passagent.data.pipeline.grouping import (
     STRIDE,
@@ -20,9 +20,8 @@ from passagent.data.pipeline.grouping import (
     groups,
     partition,
     select,
+    shared,
 )
-from passagent.data.pipeline.inspection import shared
-from passagent.data.pipeline.sample_validation import validate_sample
 from passagent.errors import UsageError
 from passagent.tasks.suites.forked_jobs import Refused
 
@@ -57,7 +56,7 @@ def test_a_row_of_layers_is_folded_into_layers():
     assert folding.ranges(folded) == [[(2 + 22 * i, 24 + 22 * i) for i in range(12)]]
     # GraphNet's own rule takes the longest window, which is too long for a subgraph
     published = folding.fold([sequence], whole_periods=False)
-    assert published.lengths()[published.folds[0].token] == folding.WINDOW
+    assert published.folds[0].size == folding.WINDOW
 
 
 def test_the_basic_block_is_found_in_two_resnets():
@@ -73,7 +72,7 @@ def test_the_basic_block_is_found_in_two_resnets():
         return [*found, "adaptive_avg_pool2d", "flatten", "linear"]
 
     alone = folding.fold([resnet(2, 2, 2, 2)])
-    assert [(alone.lengths()[one.token], one.times) for one in alone.folds] == [(27, 2), (3, 3)]
+    assert [(one.size, one.times) for one in alone.folds] == [(27, 2), (3, 3)]
     both = folding.fold([resnet(2, 2, 2, 2), resnet(3, 4, 6, 3)])
     first = both.folds[0]
     names = [both.names[token] for token in first.body]

@@ -14,9 +14,8 @@ from passagent.evaluator.matching.effects import is_pure
 from passagent.expert.read.fusible_regions import attentions
 from passagent.tasks import load_task
 from passagent.tasks.constraints import check_task
-from passagent.tasks.extract.factories import Model
-from passagent.tasks.extract.model_capture import capture_model
-from passagent.tasks.extract.region_tasks import extract_regions
+from passagent.tasks.extract.extracting import extract_regions
+from passagent.tasks.extract.model_capture import Model, capture_model
 from passagent.tasks.extract.regions import Kernels, cut, scheduled_kernels
 
 

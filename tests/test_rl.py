@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from passagent.agent.toolbox import SPECS
 from passagent.config import load_config
-from passagent.data.rl import PassEnv, harbor, shared
+from passagent.data.rl import PassEnv, harbor, reward
 from passagent.data.rl.reward import FLOOR, reward_of, step_of
 from passagent.errors import InfrastructureError, TaskError, UsageError
 from passagent.evaluator.result import MANIFEST, Evaluation, Measured, Violation
@@ -73,12 +73,12 @@ def task(tmp_path):
 @pytest.fixture(autouse=True)
 def _closed():
     yield
-    shared.close_all()
+    reward.close_all()
 
 
 @pytest.fixture
 def answers(monkeypatch):
-    monkeypatch.setattr(shared, "open_pool", Pool)
+    monkeypatch.setattr(reward, "open_pool", Pool)
     Pool.answers, Pool.asked, Pool.made = [], 0, 0
     return Pool.answers
 
@@ -296,7 +296,7 @@ def test_what_is_exported_is_the_task_without_answers(tmp_path, task):
     config = load_config(None, {"evaluator.device": "cuda"})
     wheel = tmp_path / "passagent-1-py3-none-any.whl"
     wheel.write_text("")
-    (place,) = harbor.export([Path(task)], tmp_path / "out", harbor.Export(config, ["agent.hints=1"], wheel))
+    (place,) = harbor.export([Path(task)], tmp_path / "out", config, ["agent.hints=1"], wheel)
     names = {path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()}
     assert {"task.toml", "instruction.md", "environment/Dockerfile", "tests/test.sh"} <= names
     assert not [name for name in names if "pass_dir" in name]
@@ -322,16 +322,16 @@ def test_an_export_is_whole_or_not_there(call, tmp_path, task, monkeypatch):
         assert code == 2 and said in err and err.count("\n") == 1
     twin = tmp_path / "other/task"
     tiny.write_subgraph(twin, [2, 2])
-    settings = harbor.Export(load_config())
+    settings = load_config()
     with pytest.raises(UsageError, match="2 tasks have this name"):
         harbor.export([Path(task), twin], tmp_path / "out", settings)
     with pytest.raises(UsageError, match="no such wheel"):
-        harbor.export([twin], tmp_path / "out", harbor.Export(load_config(), (), tmp_path / "no.whl"))
+        harbor.export([twin], tmp_path / "out", settings, (), tmp_path / "no.whl")
 
-    def full(*arguments):
+    def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(harbor, "_task_toml", full)
+    monkeypatch.setattr(harbor, "render", full)
     with pytest.raises(InfrastructureError, match="disk is full"):
         harbor.export([twin], tmp_path / "out", settings)
     assert {path.name for path in tmp_path.iterdir()} == {"task", "other"}

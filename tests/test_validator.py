@@ -222,7 +222,10 @@ class Judge(ScriptedModel):
 
     def __init__(self, flags=lambda words: False, malformed=lambda number: False):
         super().__init__(self.judge, "openai/judge")
-        self.flags, self.malformed = flags, malformed
+        self.flags, self.malformed, self.is_closed = flags, malformed, False
+
+    async def close(self):
+        self.is_closed = True
 
     def judge(self, messages, tools):
         assert [tool.name for tool in tools] == ["verdict"]
@@ -266,6 +269,7 @@ def test_a_search_asks_of_would_be_elites_once_and_counts_it(store, task):  # no
     assert run.output_tokens == theirs.output_tokens + spent["agent"].output_tokens
     first = [call for call in judge.calls if len(call) == 1]
     assert len({n.candidate_key for n in looked_at}) == len(first), "asked twice of one candidate"
+    assert judge.is_closed
 
 
 def test_a_decisive_validator_keeps_candidates_from_the_elites(store, task):  # noqa: F811

@@ -46,7 +46,7 @@ def show(
 
     What it is; and of a node, how it came to be."""
     from passagent.data.export.writing import MANIFEST
-    from passagent.data.pipeline.inspection import RECORD
+    from passagent.data.pipeline.grouping import RECORD
     from passagent.store import Store
     from passagent.tasks.reader import PREFIX
     from passagent.tasks.tasklist import is_task
@@ -213,7 +213,7 @@ def _show_export(path: Path, number: int | None, as_json: bool) -> None:
 def _show_built(path: Path, as_json: bool) -> None:
     """Print what `tasks build` wrote: what was lost at each step, and the tasks of each list."""
     from passagent.cli.commands.task_commands import funnel_text
-    from passagent.data.pipeline.inspection import read_record
+    from passagent.data.pipeline.grouping import read_record
 
     record = read_record(path)
     lists_table = table(["list", ">tasks"], [[name, str(count)] for name, count in record["tasks"].items()])

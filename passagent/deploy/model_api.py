@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from passagent.deploy.optimized import Optimized
     from passagent.deploy.package_writing import Packed
     from passagent.deploy.rewriting import Rewriting
-    from passagent.tasks.extract.extracting import Extracted
-    from passagent.tasks.extract.region_tasks import Regions
+    from passagent.tasks.extract.extracting import Extracted, Regions
 
 
 def extract(
@@ -36,7 +35,7 @@ def extract(
     cannot capture the model, UsageError for `out`.
     """
     from passagent.tasks.extract.extracting import extract_model
-    from passagent.tasks.extract.factories import Model
+    from passagent.tasks.extract.model_capture import Model
 
     if not callable(model):
         raise UsageError(f"extract: a {type(model).__name__} cannot be called; give a module or a function")
@@ -52,8 +51,8 @@ def extract_regions(
     A region that occurs several times is one task, with its count; regions that differ in sizes or dtypes
     only are subgraphs of one. They come in the order of their share of the time. Raises as `extract` does.
     """
-    from passagent.tasks.extract.factories import Model
-    from passagent.tasks.extract.region_tasks import extract_regions as extracted
+    from passagent.tasks.extract.extracting import extract_regions as extracted
+    from passagent.tasks.extract.model_capture import Model
 
     called = name or _name(model)
     return extracted(Model(called, model, inputs), _place(called, out))
@@ -74,7 +73,7 @@ def optimize(
     PassagentError.
     """
     from passagent.deploy import optimizing
-    from passagent.tasks.extract.factories import Model
+    from passagent.tasks.extract.model_capture import Model
 
     if options.get("inputs"):
         raise UsageError("optimize: give the inputs themselves, behind the model")
@@ -136,7 +135,7 @@ def explain(model: Callable[..., Any], *inputs: Any, passes: Passes) -> Rewritin
     """
     from passagent.deploy.loading import load_packages
     from passagent.deploy.rewriting import explain_model
-    from passagent.tasks.extract.factories import Model
+    from passagent.tasks.extract.model_capture import Model
 
     return explain_model(Model(_name(model), model, inputs), load_packages(passes))
 
@@ -154,7 +153,7 @@ def measure(
     """
     from passagent.deploy.loading import load_packages
     from passagent.deploy.model_timing import measure_model
-    from passagent.tasks.extract.factories import Model
+    from passagent.tasks.extract.model_capture import Model
 
     return measure_model(Model(_name(model), model, inputs), load_packages(passes), modes)
 

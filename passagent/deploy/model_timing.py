@@ -27,7 +27,7 @@ from passagent.evaluator.hardware.devices import find_device
 from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.runner import hostless
 from passagent.evaluator.timing import estimate
-from passagent.tasks.extract.factories import Model
+from passagent.tasks.extract.model_capture import Model
 
 Outputs = dict[str, torch.Tensor]
 """Copies on the CPU, by their place in what a model returns: `output.logits`, `output[1]['key']`."""

@@ -42,15 +42,13 @@ from passagent.search.finalists import confirmed_evaluation
 from passagent.search.run_memory import kept_pass
 from passagent.search.thread import Stoppable, finished
 from passagent.store import Store, nodes
+from passagent.store.locks import locked
 from passagent.store.pass_library import OFF, KeptPass, PassLibrary, library_path, library_text
 from passagent.system.cache import write_whole
 from passagent.system.faults import os_fault
-from passagent.system.resumable import locked
 from passagent.tasks import load_task
-from passagent.tasks.extract.extracting import device_of
-from passagent.tasks.extract.factories import Model
-from passagent.tasks.extract.model_capture import Capture, capture_model
-from passagent.tasks.extract.region_tasks import Regions, extract_regions, model_hash
+from passagent.tasks.extract.extracting import Regions, device_of, extract_regions, model_hash
+from passagent.tasks.extract.model_capture import Capture, Model, capture_model
 from passagent.tasks.extract.structural_hash import hash_subgraph
 from passagent.tasks.inputs import make_inputs
 from passagent.tasks.module import load_module

@@ -47,7 +47,7 @@ from passagent.search.finalists import confirmed_evaluation
 from passagent.search.setup import stored_task
 from passagent.store import Store, nodes, runs
 from passagent.store.nodes import author_of
-from passagent.system.resumable import whole_directory
+from passagent.store.outputs import whole_directory
 from passagent.tasks import load_task
 from passagent.tasks.graphio import load_graph
 from passagent.tasks.reader import Task

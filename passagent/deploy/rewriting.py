@@ -17,8 +17,7 @@ from passagent.evaluator.matching.matcher import Match, explain, match
 from passagent.evaluator.matching.rewrite import replace_match
 from passagent.evaluator.matching.unify import same_literal
 from passagent.passes import Rewrite
-from passagent.tasks.extract.factories import Model
-from passagent.tasks.extract.model_capture import capture_model
+from passagent.tasks.extract.model_capture import Model, capture_model
 
 Copies = dict[int, tuple[torch.Tensor, list[int], list[int]]]
 """Outputs by number: the operator's own, the order of dimensions in eager's memory, the inverse."""

@@ -65,8 +65,9 @@ async def search(session: Session) -> Outcome:
                 sessions.end(session.store, session.run.id, state, reason, session.elapsed_s)
             except PassagentError as error:
                 log.warning("the session's end could not be stored: %s", error)
-            if session.distiller is not None:
-                await session.distiller.close()
+            for model in (session.distiller, session.validator):
+                if model is not None:
+                    await model.close()
         return Outcome(state, reason)
 
 

@@ -7,6 +7,7 @@ import functools
 import math
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -32,6 +33,8 @@ T = TypeVar("T")
 EXPERT = "expert"
 """The model that writes the seeds."""
 
+LOOK_S = 0.25
+"""Between two looks at whether a run that waits for room is to stop, s."""
 GRACE_S = 2.0
 """The time that an evaluation or a wait may still take after a person asked to stop, s."""
 FOR_FINALISTS = 0.3
@@ -64,18 +67,42 @@ class Evaluator(Protocol):
         ...
 
 
-class Budget(Protocol):
-    """Limits that several runs of this process share (data/collect/campaign.py)."""
+class Budget:
+    """Limits that a run has, or that several runs of this process share (data/collect/campaign.py)."""
 
-    limits: SearchConfig
-    """Limits, of which `max_tokens`, `max_cost`, `max_time_s` and `max_evaluations` count."""
+    def __init__(
+        self, limits: SearchConfig, progress: Callable[[], Progress], stop: Callable[[str], object]
+    ) -> None:
+        """`limits`: of them `max_tokens`, `max_cost`, `max_time_s` and `max_evaluations` count."""
+        self.limits = limits
+        self._progress, self._stop = progress, stop
+        self._held: list[Want] = []
+        self._freed = asyncio.Event()
 
     async def admit(self, want: Want, check: Callable[[], object]) -> Callable[[], None]:
         """Wait until there is room for `want`, and hold it until the returned function is called.
 
-        `ready` is awaited first. It raises Stopping where the session is to stop; so does this, without room.
+        What is under way counts. `check` raises Stopping where the run is to stop; so does this if there is
+        no room and nothing is under way that could leave some, after it has stopped all.
         """
-        ...
+        while True:
+            check()
+            reason = lack(self.limits, self._progress(), want, total(self._held))
+            if reason is None:
+                self._held.append(want)
+                return lambda: self._release(want)
+            if not self._held:
+                self._stop(reason)
+                raise Stopping(reason)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._freed.wait()
+
+    def _release(self, want: Want) -> None:
+        if want in self._held:  # twice does no harm
+            self._held.remove(want)
+        self._freed.set()
+        self._freed = asyncio.Event()
 
 
 @dataclass
@@ -108,10 +135,8 @@ class Session:
     """Eager's measured figures on the task's subgraphs, for the prompts; None until they were asked for."""
     describing: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while `eager` is measured."""
-    budget: Budget | None = None
-    """Limits that this run shares with others; it then has none of its own."""
-    wants: list[Want] = field(default_factory=list)
-    """Budgets that calls and evaluations under way may still take."""
+    budget: Budget = field(init=False)
+    """Its own limits, or those that it shares with others; it then has none of its own."""
     stop_reason: str | None = None
     is_interrupted: bool = False
     """A person asked to stop, no rule."""
@@ -129,6 +154,7 @@ class Session:
 
     def __post_init__(self) -> None:
         self.rules = rules_of(self.config.search)
+        self.budget = Budget(self.config.search, self.progress, self.stop)
 
     @functools.cached_property
     def machine(self) -> Machine | None:
@@ -210,34 +236,13 @@ class Session:
         await asyncio.sleep(GRACE_S)
 
     async def admit(self, want: Want) -> Callable[[], None]:
-        """Wait until the budgets have room for `want`, and hold it until the returned function is called.
-
-        What is under way counts. Raises Stopping if there is no room and nothing is under way
-        that could leave some, and where the session is to stop.
-        """
-        if self.budget is not None:
-            return await self.budget.admit(want, self.check)
-        while True:
-            if not self.is_ending:
-                self.check()
-            reason = lack(self.config.search, self.progress(), want, total(self.wants))
-            if reason is None:
-                self.wants.append(want)
-                return lambda: self._release(want)
-            if not self.wants:
-                self.stop(reason)
-                raise Stopping(reason)
-            await self.changed.wait()
-
-    def _release(self, want: Want) -> None:
-        if want in self.wants:  # twice does no harm
-            self.wants.remove(want)
-        self.notify()
+        """Hold room for `want` in the budgets, as Budget.admit does."""
+        return await self.budget.admit(want, lambda: None if self.is_ending else self.check())
 
     @property
     def limits(self) -> SearchConfig:
         """The limits that hold for the run, its own or shared ones."""
-        return self.config.search if self.budget is None else self.budget.limits
+        return self.budget.limits
 
     def left(self) -> list[str]:
         """The remaining budgets of the run, as a model reads them."""

@@ -10,8 +10,11 @@ import fcntl
 import os
 import socket
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from passagent.errors import UsageError
 from passagent.system.faults import os_fault
 
 _FLOCK = "hhqqi4x"
@@ -46,6 +49,32 @@ def is_locked(path: Path, byte: int) -> bool:
     finally:
         os.close(file)
     return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
+
+
+@contextmanager
+def locked(directory: Path, name: str, option: str = "--runs-dir") -> Iterator[None]:
+    """Have `directory`, which is made, for this process, by the kernel's lock on its file `name`.
+
+    The lock ends with the process. `option`: what names the directory. Raises UsageError naming the holder.
+    """
+    path = directory / name
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise os_fault(error, directory, option) from error
+    file = take_lock(path, 0)
+    if file is None:
+        owner = path.read_text(errors="replace")
+        holder = process_text(owner) if ":" in owner else "another process"
+        raise UsageError(
+            f"{directory}: {holder} works here; wait until it ends, or choose another place with {option}"
+        )
+    try:
+        os.ftruncate(file, 0)
+        os.pwrite(file, this_process().encode(), 0)
+        yield
+    finally:
+        os.close(file)
 
 
 def this_process() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch._dynamo
@@ -24,12 +24,17 @@ class Captured:
     """For each placeholder of the graph the position of its input."""
 
 
-class _Seen(NamedTuple):
-    """The graph of a call, its inputs and its outputs."""
+@dataclass
+class Piece:
+    """A graph of a model. Where Dynamo breaks a graph there are several, in the order of their runs."""
 
     graph_module: torch.fx.GraphModule
     inputs: list[Any]
+    """Inputs of its first call, before the call: one for each placeholder."""
     outputs: list[Any]
+    """Outputs of that call. `capture_model` has large tensors of a GPU in host memory here."""
+    runs: int = 1
+    """How often one call of the model runs it."""
 
 
 def capture(module: torch.nn.Module, inputs: list[Any]) -> Captured:
@@ -38,12 +43,12 @@ def capture(module: torch.nn.Module, inputs: list[Any]) -> Captured:
     `inputs` are not changed. Data-dependent sizes and scalars are captured if the graph has any. Raises
     TaskError with Dynamo's reason if the module breaks into several graphs or does not run.
     """
-    calls: list[_Seen] = []
+    calls: list[Piece] = []
 
     def backend(graph_module: torch.fx.GraphModule, _example: list[Any]) -> Callable[..., Any]:
         def run(*args: Any) -> Any:
             outputs = graph_module.forward(*args)
-            calls.append(_Seen(graph_module, list(args), list(outputs)))
+            calls.append(Piece(graph_module, list(args), list(outputs)))
             return outputs
 
         return run
@@ -63,7 +68,7 @@ def capture(module: torch.nn.Module, inputs: list[Any]) -> Captured:
     if not calls:  # Dynamo leaves a graph without operators to Python
         empty = torch.fx.GraphModule(torch.nn.Module(), torch.fx.Graph())
         empty.graph.output(())
-        calls.append(_Seen(empty, [], []))
+        calls.append(Piece(empty, [], []))
     return _completed(calls[0], copies, flat)
 
 
@@ -73,7 +78,7 @@ def forget() -> None:
     _reset_guarded_backend_cache()
 
 
-def _completed(first_call: _Seen, inputs: list[Any], returned: list[Any]) -> Captured:
+def _completed(first_call: Piece, inputs: list[Any], returned: list[Any]) -> Captured:
     """Give the graph all of the module's outputs, in order.
 
     Dynamo leaves out of the graph what needs no operator (an input returned as it is, a number) and returns

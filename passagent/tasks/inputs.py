@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from passagent.tasks.meta import TensorMeta
+from passagent.tasks.meta import TensorMeta, flat
 from passagent.tasks.module import full_device
 from passagent.tasks.reader import Subgraph
 
@@ -71,7 +71,7 @@ def make_inputs(subgraph: Subgraph, device: str, seed: int, variant: int = 0) ->
 def draw_one(meta: TensorMeta, seed: int, variant: int) -> Any:
     """A tensor on the CPU, or a Python number."""
     if meta.is_python_scalar:
-        return (int if meta.dtype == "int" else float)(_flat(meta.data)[0])
+        return (int if meta.dtype == "int" else float)(flat(meta.data)[0])
     return _draw(meta, seed, variant)
 
 
@@ -115,7 +115,7 @@ def shift_unit(meta: TensorMeta) -> int:
         return 1
     if meta.data is None:
         return 1
-    values = _flat(meta.data)
+    values = flat(meta.data)
     if len(meta.shape) == 1 and all(a < b for a, b in itertools.pairwise(values)):
         return 0
     return meta.shape[-1] if len(meta.shape) > 2 else 1
@@ -125,7 +125,7 @@ def _recorded(meta: TensorMeta, generator: torch.Generator) -> torch.Tensor:
     """GraphNet's formula."""
     dtype = getattr(torch, meta.dtype)
     if meta.data is not None:
-        return torch.tensor(_flat(meta.data)).to(dtype).reshape(meta.shape)
+        return torch.tensor(flat(meta.data)).to(dtype).reshape(meta.shape)
     if dtype == torch.bool:
         return torch.randn(meta.shape, generator=generator) > 0.5
     if not (meta.is_floating or dtype.is_complex):
@@ -150,13 +150,13 @@ def _varied(meta: TensorMeta, generator: torch.Generator, variant: int) -> torch
     if _is_bits(meta):
         return _mask(meta, generator).to(dtype)
     if meta.data is not None:
-        return _shuffled(torch.tensor(_flat(meta.data)).to(dtype).reshape(meta.shape), generator)
+        return _shuffled(torch.tensor(flat(meta.data)).to(dtype).reshape(meta.shape), generator)
     return _integers(meta, generator).to(dtype)
 
 
 def _varied_floats(meta: TensorMeta, noise: torch.Tensor, scale: float) -> torch.Tensor:
     if meta.data is not None:
-        base = torch.tensor(_flat(meta.data), dtype=torch.float32).reshape(meta.shape)
+        base = torch.tensor(flat(meta.data), dtype=torch.float32).reshape(meta.shape)
         spread = RELATIVE_SPREAD * torch.where(base == 0, torch.ones_like(base), base.abs())
         positive = bool((base > 0).all())
         drawn = base + noise * spread * scale
@@ -175,7 +175,7 @@ def _varied_floats(meta: TensorMeta, noise: torch.Tensor, scale: float) -> torch
 def _beyond(meta: TensorMeta, noise: torch.Tensor, shift: float) -> torch.Tensor:
     """Draw values as BEYOND says; `shift`: of the mean, in spreads."""
     if meta.data is not None:
-        base = torch.tensor(_flat(meta.data), dtype=noise.dtype).reshape(meta.shape)
+        base = torch.tensor(flat(meta.data), dtype=noise.dtype).reshape(meta.shape)
     else:
         base = torch.tensor(meta.mean or 0.0)
     spread = base.abs().clamp(min=DEFAULT_STD if meta.std is None else meta.std)
@@ -191,7 +191,7 @@ def _outside(meta: TensorMeta, values: torch.Tensor, spread: torch.Tensor) -> to
     if values.is_complex() or not values.numel():
         return values
     limits = (
-        [meta.min_val, meta.max_val] if meta.data is None else [min(_flat(meta.data)), max(_flat(meta.data))]
+        [meta.min_val, meta.max_val] if meta.data is None else [min(flat(meta.data)), max(flat(meta.data))]
     )
     turns = torch.arange(values.numel()).reshape(values.shape) % min(OUTSIDE, values.numel())
     for turn, (limit, side) in enumerate(zip(limits, (-1.0, 1.0), strict=True)):
@@ -258,7 +258,7 @@ def _integers(meta: TensorMeta, generator: torch.Generator) -> torch.Tensor:
 def recorded_range(meta: TensorMeta) -> tuple[int, int]:
     """The smallest and the largest integer of an input; 0 and 1 where nothing was recorded."""
     if meta.data is not None:
-        return int(min(_flat(meta.data))), int(max(_flat(meta.data)))
+        return int(min(flat(meta.data))), int(max(flat(meta.data)))
     low = 0 if meta.min_val is None else int(meta.min_val)
     return low, max(low, 1) if meta.max_val is None else int(meta.max_val)
 
@@ -308,9 +308,3 @@ def _shuffled(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         return values
     rows = values.reshape(-1, values.shape[-1]) if values.dim() > 2 else values.reshape(-1)
     return rows[torch.randperm(len(rows), generator=generator)].reshape(values.shape)
-
-
-def _flat(data: Any) -> list[Any]:
-    if isinstance(data, list):
-        return [value for item in data for value in _flat(item)]
-    return [data]

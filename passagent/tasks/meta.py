@@ -164,8 +164,9 @@ def _tensor_meta(node: ast.ClassDef, file: Path) -> TensorMeta:
         raise fail("stride", f"'stride' has {len(meta.stride)} numbers, shape {list(shape)} has {len(shape)}")
     if meta.dtype not in DTYPES | PYTHON_SCALARS:
         raise fail("dtype", f'unknown dtype {fields["dtype"]!r}; write such as "torch.float32"')
-    if meta.data is not None and count(meta.data) != meta.numel:
-        raise fail("data", f"'data' has {count(meta.data)} values, shape {list(shape)} asks for {meta.numel}")
+    size = meta.numel if meta.data is None else len(flat(meta.data))
+    if size != meta.numel:
+        raise fail("data", f"'data' has {size} values, shape {list(shape)} asks for {meta.numel}")
     if meta.is_python_scalar and meta.data is None:
         raise fail("dtype", f"a Python {meta.dtype} needs its value in 'data'")
     if meta.min_val is not None and meta.max_val is not None and meta.min_val > meta.max_val:
@@ -173,9 +174,9 @@ def _tensor_meta(node: ast.ClassDef, file: Path) -> TensorMeta:
     return meta
 
 
-def count(data: Any) -> int:
-    """Number of values in a nested list."""
-    return sum(map(count, data)) if isinstance(data, list | tuple) else 1
+def flat(data: Any) -> list[Any]:
+    """The values of a nested list, or of a single value, in order."""
+    return [value for item in data for value in flat(item)] if isinstance(data, list) else [data]
 
 
 def literal(node: ast.expr) -> Any:

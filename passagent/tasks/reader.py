@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, get_args
 
-from passagent.errors import MachineFault, TaskError, UsageError, closest, nearest
+from passagent.errors import MachineFault, PassagentError, TaskError, UsageError, closest, nearest
 from passagent.system import resources
 from passagent.system.machine_memory import available_bytes, memory_bytes
 from passagent.tasks.meta import TensorMeta, parse, read_meta
@@ -161,6 +161,17 @@ def load_task(path: str | Path) -> Task:
     return Task(root.resolve().name, root, tuple(read_subgraph(place, name) for place, name in places))
 
 
+def load_tasks(paths: Iterable[Path]) -> tuple[list[Task], dict[Path, str]]:
+    """Load tasks; with them the directories of those that cannot be loaded, and why."""
+    tasks, broken = list[Task](), dict[Path, str]()
+    for path in paths:
+        try:
+            tasks.append(load_task(path))
+        except PassagentError as error:
+            broken[path] = str(error)
+    return tasks, broken
+
+
 def meant_by(missing: Path) -> str:
     """Say what a person may have meant by a path that is not there: a run, what is near, or what to give."""
     if re.fullmatch("last|[0-9a-f]{8}", str(missing)):
@@ -212,6 +223,11 @@ def _listed(root: Path, listing: Path) -> list[tuple[Path, str]]:
         names[name] += 1
         places.append((root / path, name if names[name] == 1 else f"{name}#{names[name]}"))
     return places
+
+
+def write_list(root: Path, places: Iterable[str | Path]) -> None:
+    """Write the graph_list.txt of the task at `root`, with the directories of its subgraphs."""
+    (root / GRAPH_LIST).write_text("".join(f"{place}\n" for place in places), encoding="utf-8")
 
 
 def read_subgraph(path: Path, name: str) -> Subgraph:

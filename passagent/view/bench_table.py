@@ -9,10 +9,9 @@ from typing import Any, TextIO
 
 from passagent.data.bench import measure
 from passagent.data.bench.kernelbench import LEVELS_P, Line
-from passagent.data.bench.losses import BOUNDS, Losses
 from passagent.data.bench.measure import Work
 from passagent.data.bench.results import Results, Row
-from passagent.data.bench.summary import METRICS, Estimate, Summary
+from passagent.data.bench.summary import BOUNDS, METRICS, Estimate, Losses, Summary
 from passagent.events import Event, OnEvent
 from passagent.store import Store, runs
 from passagent.store.runs import Run

@@ -20,7 +20,7 @@ from passagent.store import Store, nodes, runs
 if TYPE_CHECKING:
     import pandas
 
-    from passagent.data.bench.sweep import Measured
+    from passagent.data.bench.measure import Measured
     from passagent.data.collect.campaign import Collection as Collected
     from passagent.plan.model import Recording
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from passagent.cli.commands.running import Interrupted
-from passagent.data.bench.sweep import Measured, run
+from passagent.data.bench.measure import Measured, run
 from passagent.errors import PassagentError
 from passagent.options import BenchOptions
 from passagent.view import bench_table

@@ -13,10 +13,9 @@ from passagent.cli.commands.running import Interrupted, stop_on_signals
 from passagent.cli.groups import ExportOptions
 from passagent.data.collect.campaign import Collection, open_collection
 from passagent.data.collect.trials import outcomes
-from passagent.data.export.checks import check_directory
-from passagent.data.export.making import make
-from passagent.data.pipeline import inspection
-from passagent.data.pipeline.inspection import RECORD
+from passagent.data.export.making import check_directory, make
+from passagent.data.pipeline import grouping
+from passagent.data.pipeline.grouping import RECORD
 from passagent.errors import PassagentError, UsageError
 from passagent.options import CollectOptions
 from passagent.search.setup import Parts
@@ -107,8 +106,8 @@ def check(directory: str, against: list[str], runs_dirs: list[str], as_json: boo
     if (Path(directory) / RECORD).is_file():
         if runs_dirs:
             raise UsageError(f"{directory}: tasks build made it of no runs; leave out --runs-dir")
-        problems = inspection.check(Path(directory))
-        problems += inspection.leaks([directory], against) if against else []
+        problems = grouping.check(Path(directory))
+        problems += grouping.leaks([directory], against) if against else []
         if as_json:
             print(json.dumps({"directory": directory, "ok": not problems, "problems": problems}))
         else:

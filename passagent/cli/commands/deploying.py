@@ -18,7 +18,7 @@ from passagent.view.text import clock, table
 def optimize(spec: str, options: OptimizeOptions, as_json: bool) -> None:
     """Optimize the model of `FILE.py:factory`. Raises PassagentError; Interrupted after Ctrl-C or SIGTERM."""
     from passagent.deploy import optimizing
-    from passagent.tasks.extract.factories import load_model
+    from passagent.tasks.extract.model_capture import load_model
 
     begun, stream = time.monotonic(), sys.stderr if as_json else sys.stdout
 
@@ -40,7 +40,7 @@ def optimize(spec: str, options: OptimizeOptions, as_json: bool) -> None:
 def extract(spec: str, inputs: str | None, dynamic: bool, out: str, as_json: bool) -> None:
     """Extract the model of `FILE.py:factory` into `out`. Raises PassagentError if a graph is not in order."""
     from passagent.tasks.extract.extracting import extract_model
-    from passagent.tasks.extract.factories import load_model
+    from passagent.tasks.extract.model_capture import load_model
 
     extracted = extract_model(load_model(spec, inputs), Path(out), dynamic)
     if as_json:
@@ -74,8 +74,8 @@ def extract(spec: str, inputs: str | None, dynamic: bool, out: str, as_json: boo
 
 def extract_regions(spec: str, inputs: str | None, out: str, as_json: bool) -> None:
     """Cut the model of `FILE.py:factory` into tasks below `out`. Raises PassagentError if one is wrong."""
-    from passagent.tasks.extract.factories import load_model
-    from passagent.tasks.extract.region_tasks import extract_regions as extracted
+    from passagent.tasks.extract.extracting import extract_regions as extracted
+    from passagent.tasks.extract.model_capture import load_model
 
     regions = extracted(load_model(spec, inputs), Path(out))
     problems = [f"{task.name}: {problem}" for task in regions.tasks for problem in task.problems]
@@ -125,7 +125,7 @@ def measure(
     from passagent.deploy.loading import load_packages
     from passagent.deploy.model_timing import measure_model
     from passagent.deploy.package_writing import drop
-    from passagent.tasks.extract.factories import load_model
+    from passagent.tasks.extract.model_capture import load_model
 
     packages = load_packages(passes)
     measured = measure_model(load_model(spec, inputs), packages, modes or None)
@@ -140,7 +140,7 @@ def explain(passes: str, spec: str, inputs: str | None, as_json: bool) -> None:
     """Print which pass fits where in a model, and which does not and why. Raises PassagentError."""
     from passagent.deploy.loading import load_packages
     from passagent.deploy.rewriting import explain_model
-    from passagent.tasks.extract.factories import load_model
+    from passagent.tasks.extract.model_capture import load_model
 
     explained = explain_model(load_model(spec, inputs), load_packages(passes))
     print(json.dumps(explained.data()) if as_json else explained)

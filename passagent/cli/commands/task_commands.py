@@ -87,7 +87,7 @@ def check_leaks(words: list[str], against: list[str], as_json: bool) -> None:
 
     Raises PassagentError if any does, UsageError, and TaskError for one that cannot be read.
     """
-    from passagent.data.pipeline.inspection import leaks
+    from passagent.data.pipeline.grouping import leaks
 
     shared = leaks(words, against)
     if as_json:
@@ -230,6 +230,6 @@ def export_harbor(
 
     config = load_config(None, {**settings, "evaluator.device": device})
     pairs = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
-    export = harbor.Export(config, pairs, Path(wheel) if wheel else None)
-    written = [str(path) for path in harbor.export(find_tasks(words), Path(directory), export)]
+    places = harbor.export(find_tasks(words), Path(directory), config, pairs, Path(wheel) if wheel else None)
+    written = [str(path) for path in places]
     print(json.dumps({"format": "harbor", "tasks": written}) if as_json else "\n".join(written))

@@ -1,4 +1,6 @@
-"""Measure task by task, the compilers in turn, so that a slow drift of the machine hits them alike.
+"""A benchmark from its options to its table: measured task by task, for the command line and Python alike.
+
+The compilers take turns, so that a slow drift of the machine hits them alike.
 
 The author of some passes is asked when their turn comes: `--compiler expert` measures the expert's first pass
 of a task, `--compiler run` the best candidate of a search on it, measured afresh.
@@ -12,29 +14,43 @@ import itertools
 import json
 import logging
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from passagent import __version__
-from passagent.config import Config
-from passagent.data.bench.results import SEARCHES, Results, Row
+from passagent.config import Config, EvaluatorConfig, load_config
+from passagent.data.bench.kernelbench import Line, lines, places_of
+from passagent.data.bench.results import (
+    FILE,
+    SEARCHES,
+    Results,
+    Row,
+    identity,
+    open_results,
+    read_directories,
+)
+from passagent.data.bench.summary import Losses, Summary, losses, summaries_of
 from passagent.errors import InfrastructureError, PassagentError, UsageError, nearest
 from passagent.evaluator.compilers import PREFIX, check
-from passagent.evaluator.fleet.opening import open_pool
+from passagent.evaluator.fleet.opening import check_devices, machine_of, open_pool
 from passagent.evaluator.result import MANIFEST, Candidate, Speedup, Subject
 from passagent.evaluator.service.pool import EvaluatorPool
 from passagent.events import OnEvent
 from passagent.models import open_model
-from passagent.options import BenchOptions
+from passagent.models.probe import check_models
+from passagent.options import BenchOptions, settings_of
 from passagent.search import finalists
 from passagent.search.candidates import RETRY_AFTER_S
 from passagent.search.controller import search
+from passagent.search.run_files import run_log
 from passagent.search.setup import Parts, new_run, open_session
 from passagent.store import Store, nodes, runs
 from passagent.store.database import now
 from passagent.store.runs import SEEDS, Run
 from passagent.tasks import Task, load_task
-from passagent.tasks.reader import GRAPH_LIST
+from passagent.tasks.reader import load_tasks, write_list
+from passagent.tasks.tasklist import find_tasks, parse_shard
 
 log = logging.getLogger("passagent.data.bench")
 
@@ -133,8 +149,7 @@ def _seen_part(task: Task, hidden: Collection[str], directory: Path) -> Task:
         return task
     place = directory / _SEEN / task.key[:12] / task.name
     place.mkdir(parents=True, exist_ok=True)
-    paths = [str(graph.path.resolve()) for graph in task.subgraphs if graph.name not in hidden]
-    (place / GRAPH_LIST).write_text("".join(f"{path}\n" for path in paths), encoding="utf-8")
+    write_list(place, [graph.path.resolve() for graph in task.subgraphs if graph.name not in hidden])
     return load_task(place)
 
 
@@ -252,3 +267,107 @@ async def best_of_search(
         scored = [n for n in wrong if n.as_score is not None]
         node = max(scored, key=lambda n: n.as_score or 0.0, default=None)
     return run.id, Candidate(nodes.get_files(store, node)) if node else None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The result of a benchmark."""
+
+    summaries: list[Summary]
+    """A line of the table for each compiler that has a result."""
+    rows: list[Row]
+    failed: list[dict[str, Any]]
+    """`task`, `compiler`, `reason` of each measurement that could not be made."""
+    paths: list[Path]
+    """The files that the rows are in."""
+    identity: dict[str, Any]
+    suite: list[Line] = field(default_factory=list)
+    """The suite's own table."""
+    losses: list[Losses] = field(default_factory=list)
+    """The losses of each compiler that was timed, where they were asked for."""
+
+
+async def run(words: Sequence[str], options: BenchOptions, watch: Watch) -> Measured:
+    """Measure tasks that are not measured yet; where all words are results directories, read those.
+
+    options: complete ones. Raises UsageError, and PassagentError with how to go on.
+    """
+    if words and all((Path(word) / FILE).is_file() for word in words):
+        return _read([Path(word) for word in words], options)
+    settings, iters = settings_of(BenchOptions, options), options["iters"]
+    compilers = list(dict.fromkeys(options["compiler"] or ("eager", "inductor")))
+    if RUN in compilers or (EXPERT in compilers and iters):
+        settings |= {} if iters is None else {"search.iters": iters}
+    config = load_config(options["config"], settings)
+    check_devices(config.evaluator)
+    if RUN in compilers:  # one that cannot be asked is an error before anything is measured
+        await open_model(config.model).close()
+    tasks, faults = load_tasks(find_tasks(list(words), options["root"]))
+    broken = [{"task": p.resolve().name, "compiler": None, "reason": why} for p, why in faults.items()]
+    if options["shard"]:
+        first, count = parse_shard(options["shard"])
+        tasks = tasks[first::count]
+    directory = Path(options["out"] or _default_out(words, options["shard"], config))
+    if options["suite"]:  # before anything is measured, too
+        places_of(tasks)
+    works = plan(tasks, config, {**options, "compiler": compilers})
+    with (
+        open_results(directory, identity(config.evaluator), options["fresh"]) as results,
+        run_log(directory),
+    ):
+        todo = [work for work in works if not results.stands(work.row.key)]
+        watch.planned(results, works, todo)
+        if any(work.row.compiler == RUN for work in todo):
+            await check_models(config)
+        if todo:
+            try:
+                await measure(todo, config, results, watch)
+            except PassagentError as error:
+                error.args = (f"{error}; {results.go_on}",)
+                raise
+        rows = [results.rows[work.row.key] for work in works]
+    return _tables(rows, tasks, options, [results.path], broken, config.evaluator)
+
+
+def _read(directories: list[Path], options: BenchOptions) -> Measured:
+    """Return what is in results directories. Raises UsageError.
+
+    A suite's table and causes need the tasks, in `root`. They have no share of bandwidth: that is one
+    machine's.
+    """
+    needs = [f"--{name}" for name in ("suite", "explain") if options[name]]  # type: ignore[literal-required]
+    if needs and options["root"] is None:
+        raise UsageError(f"{needs[0]}: name the directory of the tasks with --root")
+    tasks = load_tasks(find_tasks([str(options["root"])]))[0] if needs else []
+    return _tables(read_directories(directories), tasks, options, [place / FILE for place in directories])
+
+
+def _tables(
+    rows: list[Row],
+    tasks: Sequence[Task],
+    options: BenchOptions,
+    paths: list[Path],
+    broken: Sequence[dict[str, Any]] = (),
+    evaluator: EvaluatorConfig | None = None,
+) -> Measured:
+    """Sum up the rows; `tasks`: those that were measured. evaluator: of this machine; None: of others."""
+    conditions = rows[0].identity if rows else {}
+    compilers = list(dict.fromkeys(row.compiler for row in rows))
+    failed = [{"task": row.task, "compiler": row.compiler, "reason": row.error} for row in rows if row.error]
+    summaries = summaries_of(compilers, rows, len(broken))
+    measured = Measured(summaries, rows, [*broken, *failed], paths, conditions)
+    if options["suite"]:
+        bandwidth = machine_of(evaluator).bandwidth if evaluator else None
+        measured.suite.extend(lines(places_of(tasks), rows, compilers, bandwidth))
+    if options["explain"]:
+        by_key = {task.key: task for task in tasks}
+        measured.losses.extend(filter(None, (losses(by_key, rows, compiler) for compiler in compilers)))
+    return measured
+
+
+def _default_out(words: Sequence[str], shard: str | None, config: Config) -> Path:
+    """Name `runs/bench/NAME` after the first of the tasks, the device, the dispatch and the shard."""
+    more = f"+{len(words) - 1}" if len(words) > 1 else ""
+    name = f"{Path(words[0]).resolve().stem}{more}-{config.evaluator.device}-{config.evaluator.dispatch}"
+    name += f"-{shard.replace('/', 'of')}" if shard else ""
+    return Path("runs/bench") / "".join(c if c.isalnum() or c in "._+-" else "_" for c in name)

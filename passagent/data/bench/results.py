@@ -21,7 +21,8 @@ from passagent.evaluator.fleet.opening import LOCAL, environment_key
 from passagent.evaluator.hardware.devices import first_device
 from passagent.evaluator.result import Evaluation
 from passagent.sandbox.environment import describe, evaluator_version, worker_threads
-from passagent.system.resumable import RowFile, locked
+from passagent.store.locks import locked
+from passagent.store.outputs import RowFile
 
 FILE = "results.jsonl"
 SEARCHES = "searches"

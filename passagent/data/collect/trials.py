@@ -9,19 +9,20 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from passagent import __version__
 from passagent.config import Config, override
-from passagent.errors import PassagentError, UsageError
+from passagent.errors import UsageError
 from passagent.evaluator.score import B
 from passagent.evaluator.target import kind_of
 from passagent.store import Store
 from passagent.store.runs import Run
 from passagent.store.sessions import changed_settings
-from passagent.tasks import load_task
+from passagent.tasks import Task
+from passagent.tasks.reader import load_tasks
 
 FIXED: dict[str, Any] = {
     "search.islands": 1,
@@ -46,24 +47,7 @@ _FREE = (
 """Settings that may differ when a collection is gone on with: they change nothing in a conversation."""
 KEPT_ABOVE = 0.1
 """The paper keeps trajectories with a higher AS."""
-_OUTCOMES = """
-WITH judged AS (
-    SELECT run_id, status = 'ok' AS is_right, as_score,
-        row_number() OVER (PARTITION BY run_id ORDER BY number, place) AS turn
-    FROM nodes WHERE state = 'done' AND status != 'infrastructure'
-        AND run_id IN (SELECT id FROM runs WHERE {which})
-), figures AS (
-    SELECT run_id, count(*) AS candidates, max(as_score) AS best_as, sum(is_right) AS correct,
-        max(CASE WHEN turn = 1 THEN as_score END) AS first_as,
-        max(CASE WHEN is_right THEN turn END) - min(CASE WHEN is_right THEN turn END) + 1 AS span
-    FROM judged GROUP BY run_id
-)
-SELECT id, task, model, trial, state, input_tokens + output_tokens AS tokens, cost,
-    (SELECT coalesce(sum(steps), 0) FROM episodes WHERE run_id = runs.id) AS steps,
-    coalesce(candidates, 0) AS evaluations, first_as, best_as,
-    coalesce(correct, 0) > 0 AS is_correct, coalesce(span > correct, 0) AS went_back
-FROM runs LEFT JOIN figures ON run_id = runs.id WHERE {which} ORDER BY runs.rowid
-"""
+_OUTCOMES = (Path(__file__).parent / "outcomes.sql").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -85,15 +69,12 @@ def list_trials(paths: Iterable[Path], count: int) -> tuple[list[Trial], dict[st
 
     With them it returns the directory of each task that cannot be loaded, and why.
     """
-    first, broken = dict[str, Trial](), dict[str, str]()
-    for path in paths:
-        try:
-            task = load_task(path)
-        except PassagentError as error:
-            broken[str(path)] = str(error)
-            continue
-        first.setdefault(task.key, Trial(path, task.name, task.key))
-    return [replace(trial, number=number) for trial in first.values() for number in range(count)], broken
+    tasks, broken = load_tasks(paths)
+    first: dict[str, Task] = {}
+    for task in tasks:
+        first.setdefault(task.key, task)
+    every = [Trial(t.path, t.name, t.key, number) for t in first.values() for number in range(count)]
+    return every, {str(path): reason for path, reason in broken.items()}
 
 
 def settings_of_trials(config: Config, settings: Iterable[str]) -> Config:
@@ -180,8 +161,7 @@ class Outcome:
 
 def outcomes(store: Store, run_id: str | None = None) -> list[Outcome]:
     """Read the outcome so far of a trial, or of every one in the database in the order of their beginning."""
-    which = "trial IS NOT NULL" if run_id is None else "id = :run"
-    return store.all(Outcome, _OUTCOMES.format(which=which), {} if run_id is None else {"run": run_id})
+    return store.all(Outcome, _OUTCOMES, {"run": run_id})
 
 
 @dataclass(frozen=True)

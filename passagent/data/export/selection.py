@@ -13,6 +13,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
 
 from passagent.errors import UsageError, nearest
@@ -28,33 +30,7 @@ COLUMNS = (
 )  # fmt: skip
 """The columns that a condition may name."""
 
-_EPISODES = """
-SELECT e.id AS episode_id, r.id || '/' || e.number AS id, r.id AS run, e.number AS episode,
-    NULL AS node, r.trial, r.task, r.task_key, r.operators, coalesce(e.model, r.model) AS model,
-    r.device, i.role,
-    r.subgraphs, e.parent_id,
-    CASE WHEN e.best_as IS NULL THEN (SELECT n.status FROM nodes n WHERE n.episode_id = e.id
-        AND n.state = 'done' ORDER BY n.place DESC LIMIT 1) ELSE 'ok' END AS status,
-    e.best_as AS as_score,
-    (SELECT p.as_score FROM nodes p WHERE p.id = e.parent_id AND p.status = 'ok') AS start_as,
-    (SELECT n.as_score FROM nodes n WHERE n.episode_id = e.id AND n.status = 'ok' AND n.place = 1)
-        AS first_as,
-    e.gain, e.steps,
-    (SELECT count(*) FROM nodes n WHERE n.episode_id = e.id AND n.state = 'done') AS evaluations,
-    (SELECT count(*) FROM nodes n WHERE n.episode_id = e.id AND n.status = 'ok') AS correct,
-    EXISTS (SELECT 1 FROM nodes a JOIN nodes b USING (episode_id) JOIN nodes c USING (episode_id)
-        WHERE episode_id = e.id AND a.place < b.place AND b.place < c.place
-        AND a.status = 'ok' AND b.status != 'ok' AND c.status = 'ok') AS recovered,
-    e.input_tokens, e.output_tokens,
-    (SELECT sum(cost) FROM calls WHERE calls.episode_id = e.id) AS cost,
-    e.end_reason, r.model = :clients AS partial, e.created_at,
-    (SELECT group_concat(DISTINCT evaluator_version) FROM nodes n JOIN evaluations v ON v.id = n.evaluation_id
-        JOIN conditions ON conditions.id = v.conditions_id WHERE n.episode_id = e.id) AS evaluator_version
-FROM episodes e JOIN runs r ON r.id = e.run_id
-JOIN islands i ON i.run_id = e.run_id AND i.island = e.island
-WHERE e.state = 'done' AND e.number > 0 AND EXISTS (SELECT 1 FROM steps WHERE episode_id = e.id)
-ORDER BY e.id
-"""
+_EPISODES = (Path(__file__).parent / "episodes.sql").read_text(encoding="utf-8")
 _NODES = """
 SELECT id AS node, status, as_score, candidate_key AS files, evaluation_id FROM nodes
 WHERE episode_id = :episode AND state = 'done' ORDER BY place
@@ -113,11 +89,29 @@ class JudgedEpisode:
     store: Store
     """The database that holds it."""
 
-    def step_columns(self, revision: Revision) -> dict[str, Any]:
-        """Return the columns of the step that made `revision`."""
+
+@dataclass(frozen=True)
+class Chosen:
+    """An example to be exported."""
+
+    episode: JudgedEpisode
+    revision: Revision | None = None
+    """The step's; None: the whole episode."""
+
+    @property
+    def revisions(self) -> tuple[Revision, ...]:
+        """The candidates that the example shows."""
+        return self.episode.revisions if self.revision is None else (self.revision,)
+
+    @cached_property
+    def columns(self) -> dict[str, Any]:
+        """The episode's columns, or those of the step."""
+        columns, revision = self.episode.columns, self.revision
+        if revision is None:
+            return columns
         is_known = revision.gain is not None and revision.low
-        return self.columns | {
-            "id": f"{self.columns['id']}/{revision.node}",
+        return columns | {
+            "id": f"{columns['id']}/{revision.node}",
             "node": revision.node,
             "status": revision.status,
             "as_score": revision.as_score if revision.status == "ok" else None,
@@ -125,21 +119,6 @@ class JudgedEpisode:
             "gain": revision.gain,
             "sure_gain": math.log((revision.low or 0.0) / revision.before_high) if is_known else None,
         }
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """An example to be exported."""
-
-    episode: JudgedEpisode
-    revision: Revision | None
-    """The step's; None: the whole episode."""
-    columns: dict[str, Any]
-
-    @property
-    def revisions(self) -> tuple[Revision, ...]:
-        """The candidates that the example shows."""
-        return self.episode.revisions if self.revision is None else (self.revision,)
 
 
 @contextmanager
@@ -229,15 +208,11 @@ def select(
     stayed correct and gained more than their interval. best_of, per_sequence: at most so many of a task, and
     of an operator sequence, those with the best AS.
     """
-    candidates = [
-        chosen
-        for episode in episodes
-        for chosen in (
-            [Chosen(episode, None, episode.columns)]
-            if by == "episode"
-            else [Chosen(episode, r, episode.step_columns(r)) for r in episode.revisions if r.reward > 0]
-        )
-    ]
+    candidates = [Chosen(episode) for episode in episodes]
+    if by == "step":
+        candidates = [
+            Chosen(e, revision) for e in episodes for revision in e.revisions if revision.reward > 0
+        ]
     query = f"SELECT id, task_key, operators, as_score FROM examples WHERE ({keep or 'true'}\n)"
     for column, most in (("task_key", best_of), ("operators", per_sequence)):
         if most is not None:

@@ -16,6 +16,8 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
+from jinja2 import StrictUndefined, Template
+
 from passagent import __version__
 from passagent.agent.tokens import tokens as estimated_tokens
 from passagent.data.export.example import Example, Row
@@ -141,7 +143,7 @@ class Writer:
         manifest = {"command": command, "parquet": self._is_parquet, "format": form.name, **vars(summary)}
         extra = form.extra_files([name for name in summary.files if name in form.files]) | {
             MANIFEST: json.dumps(manifest, indent=1) + "\n",
-            CARD: _card(form, summary, manifest),
+            CARD: _card(form, summary, command, self._is_parquet),
         }
         for name, text in extra.items():
             (self._directory / name).write_text(text, encoding="utf-8")
@@ -179,15 +181,13 @@ def write_parquet(lines: Path, target: Path) -> int:
     ):
         rows = map(json.loads, file)
         while batch := list(islice(rows, _BATCH)):
-            columns = []
-            for name, kind in kinds.items():
-                values = [row.get(name) for row in batch]
-                if kind == _JSON:
-                    values = [
-                        None if value is None else json.dumps(value, ensure_ascii=False) for value in values
-                    ]
-                columns.append(pa.array(values, types[kind]))
-            writer.write_batch(pa.record_batch(columns, schema=schema))
+            for row in batch:
+                row |= {
+                    name: json.dumps(value, ensure_ascii=False)
+                    for name, value in row.items()
+                    if kinds[name] == _JSON and value is not None
+                }
+            writer.write_batch(pa.RecordBatch.from_pylist(batch, schema=schema))
             count += len(batch)
     return count
 
@@ -232,49 +232,21 @@ def _token_counter(tokenizer: str | None) -> tuple[Callable[[str], int], str]:
     return lambda text: len(loaded.encode(text, add_special_tokens=False).ids), str(path)
 
 
-def _card(form: Format, summary: Summary, manifest: Row) -> str:
+def _card(form: Format, summary: Summary, command: str, is_parquet: bool) -> str:
     """Return README.md in Markdown, which begins with what the Hugging Face hub reads."""
-    suffix = ".parquet" if manifest["parquet"] else ".jsonl"
+    template = (Path(__file__).parent / "card.md.j2").read_text(encoding="utf-8")
     stems = [name.removesuffix(".jsonl") for name in summary.files if not name.startswith("*")]
-    configs = [f"- config_name: {stem}\n  data_files: {stem}{suffix}" for stem in stems]
-    ranks = ", ".join(f"{name} {count}" for name, count in summary.tokens.items())
-    head = [*(["configs:", *configs] if configs else []), "tags: [passagent, tool-use, compilers]"]
-    counts = []
-    for column, title in _COUNTED.items():
-        values = sorted(summary.counts[column].items())
-        lines = [f"- `{value}`: {number} ({number / summary.examples:.0%})" for value, number in values]
-        more = [f"- and {len(lines) - _MOST} more"] if len(lines) > _MOST else []
-        counts.append("\n".join([f"## {title}\n", *lines[:_MOST], *more, ""]))
-    return (
-        "---\n"
-        + "\n".join(head)
-        + f"""
----
-
-# Trajectories of compiler-pass search
-
-{summary.examples} examples in {summary.rows} rows of the format `{form.name}` ({form.about}), made by
-passagent {__version__}. Each is a conversation in which a model wrote compiler passes for a PyTorch subgraph
-and had them judged by passagent's evaluator. Made with:
-
-```
-{manifest["command"]}
-```
-
-Of {summary.replies} replies {summary.trained} are trained; for {summary.without_reasoning} of these no
-reasoning text is known. A chat template that writes an empty thought for such replies teaches not to think.
-
-Tokens ({summary.counted_by}): {ranks}.
-
-`provenance.jsonl` has a line for each row: its file and line, sha256, run, episode, model, evaluator version,
-device, the scores of its candidates. `passagent check` holds the data against it.
-
-The graphs stand under the licences of the models that they were recorded from. What a model wrote is subject
-to its provider's terms, some of which forbid to train competing models on it.
-
-"""
-        + "\n".join(counts)
+    card = Template(template, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined).render(
+        form=form,
+        summary=summary,
+        command=command,
+        parquet=is_parquet,
+        stems=stems,
+        counted=_COUNTED,
+        most=_MOST,
+        version=__version__,
     )
+    return card.strip() + "\n"
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:

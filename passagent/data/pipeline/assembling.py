@@ -19,9 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from passagent.data.pipeline import folding
-from passagent.data.pipeline.cutting import BACKWARD, cut_fusible, cut_ranges, with_gradients
+from passagent.data.pipeline.cutting import BACKWARD, cut_fusible, cut_ranges, validate_sample, with_gradients
 from passagent.data.pipeline.generalisation import DTYPES, fixed, generalise, instance
 from passagent.data.pipeline.grouping import (
+    LISTS,
+    RECORD,
+    TASKS,
     Bucketed,
     Member,
     Partition,
@@ -29,13 +32,12 @@ from passagent.data.pipeline.grouping import (
     groups,
     partition,
 )
-from passagent.data.pipeline.inspection import LISTS, RECORD, TASKS
-from passagent.data.pipeline.sample_validation import validate_sample
 from passagent.errors import UsageError
+from passagent.store.locks import locked
+from passagent.store.outputs import RowFile, whole_directory
 from passagent.system.cache import write_whole
-from passagent.system.resumable import RowFile, locked, whole_directory
-from passagent.tasks.extract.sample import write_list, write_sample
-from passagent.tasks.reader import FILES
+from passagent.tasks.extract.sample import write_sample
+from passagent.tasks.reader import FILES, write_list
 from passagent.tasks.suites.forked_jobs import Answer, Function, Jobs
 
 _KINDS = ("fusible", "classical")

@@ -1,4 +1,6 @@
-"""Subgraphs as plain data: operators of a full graph, one after the other, and their inputs' metadata.
+"""From a sample to subgraphs as plain data: operators of a graph, one after the other, and their inputs.
+
+A full graph of GraphNet's layout is validated first: read, run, captured, written, read again (GraphNet 4.1).
 
 Prefix analysis (PassNet 3.2): where a graph's prefixes have one kernel count, operators fuse. The counts are
 those of Inductor's scheduler. Where two prefixes have the same count, and the one in the middle, too, all
@@ -7,6 +9,7 @@ between them have it. So few prefixes are scheduled.
 
 from __future__ import annotations
 
+import ast
 import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -16,19 +19,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch import fx
 
-from passagent.errors import PassagentError
-from passagent.tasks.extract.graph_text import clean_graph, model_text
+from passagent.errors import PassagentError, TaskError
+from passagent.tasks.constraints import find_difference
+from passagent.tasks.extract.extracting import Observed, captured_graph, find_other_nodes
 from passagent.tasks.extract.model_capture import copied, quiet
-from passagent.tasks.extract.regions import Region, scheduled_kernels
-from passagent.tasks.extract.sample import input_metas
+from passagent.tasks.extract.regions import region_of, scheduled_kernels
+from passagent.tasks.extract.sample import CleanGraph, clean_graph, input_metas, model_text
 from passagent.tasks.extract.structural_hash import structural_hash
 from passagent.tasks.graphio import dump_graph, load_graph
 from passagent.tasks.inputs import make_inputs
-from passagent.tasks.meta import TensorMeta
-from passagent.tasks.reader import Subgraph
+from passagent.tasks.meta import TensorMeta, meta_source
+from passagent.tasks.module import load_module
+from passagent.tasks.reader import Subgraph, check_room, find_forward, parameters, read_subgraph
 from passagent.tasks.suites.forked_jobs import Refused
+from passagent.tasks.suites.loading_problems import called_twice
 
 BACKWARD = ("train_forward", "train_backward")
 """The kinds of with_gradients."""
@@ -60,11 +67,84 @@ def operators(graph: fx.Graph) -> list[fx.Node]:
 
 def metas_of(record: dict[str, Any]) -> list[TensorMeta]:
     """Return the inputs' metadata of a record."""
+    tuples = ("shape", "levels", "stride")
+    return [
+        TensorMeta(**meta | {key: tuple(meta[key]) for key in tuples if meta[key] is not None})
+        for meta in record["inputs"]
+    ]
 
-    def read(key: str, value: Any) -> Any:
-        return tuple(value) if key in ("shape", "levels", "stride") and value is not None else value
 
-    return [TensorMeta(**{key: read(key, value) for key, value in meta.items()}) for meta in record["inputs"]]
+def validate_sample(payload: dict[str, Any]) -> dict[str, Any]:
+    """Validate the sample whose texts are `files`, by name, on `device`. Raises Refused, MachineFault.
+
+    It writes into the working directory.
+    """
+    device = payload["device"]
+    try:
+        subgraph = _with_symbolic_sizes(_read("sample", payload["files"]))
+    except TaskError as error:
+        raise Refused("unreadable", str(error)) from error
+    try:
+        check_room(subgraph, 2)
+    except TaskError as error:
+        raise Refused("memory", str(error)) from error
+    with quiet():
+        clean, metas = _captured(subgraph, device)
+        try:
+            texts = {"model.py": model_text(clean.graph), "weight_meta.py": meta_source(metas)}
+            difference = find_other_nodes(clean, load_module(_read("written", texts), device))
+        except TaskError as error:
+            raise Refused("rewritten", str(error)) from error
+    if difference:
+        raise Refused("nodes", difference)
+    return graph_record(clean.graph, metas)
+
+
+def _read(directory: str, texts: dict[str, str]) -> Subgraph:
+    """Write these files into a new directory and read the sample. Raises TaskError."""
+    path = Path.cwd() / directory
+    path.mkdir()
+    for name, text in texts.items():
+        (path / name).write_text(text, encoding="utf-8")
+    return read_subgraph(path, path.name)
+
+
+def _with_symbolic_sizes(subgraph: Subgraph) -> Subgraph:
+    """Make numbers of a sample's `s0: torch.SymInt`. GraphNet records it as a tensor of one integer."""
+    forward = find_forward(subgraph.source, subgraph.path / "model.py")
+    inputs = []
+    for meta, parameter in zip(subgraph.inputs, parameters(forward, subgraph.path / "model.py"), strict=True):
+        is_size = parameter.annotation is not None and ast.unparse(parameter.annotation).endswith("SymInt")
+        value = meta.data[0] if isinstance(meta.data, list) and len(meta.data) == 1 else meta.data
+        is_number = is_size and isinstance(value, int)
+        inputs.append(replace(meta, dtype="int", data=value) if is_number else meta)
+    return replace(subgraph, inputs=tuple(inputs))
+
+
+def _captured(subgraph: Subgraph, device: str) -> tuple[CleanGraph, list[TensorMeta]]:
+    """Capture with Dynamo the graph of a sample that runs alike twice. Raises Refused, and what it raises."""
+    try:
+        module = load_module(subgraph, device)
+    except TaskError as error:
+        is_missing = "No module named" in str(error)
+        raise Refused("missing_package" if is_missing else "unloadable", str(error)) from error
+    inputs = make_inputs(subgraph, device, 0)
+    outputs = called_twice(module, inputs)
+    tensors = [output for output in outputs if isinstance(output, torch.Tensor)]
+    if any(bool(output.isnan().any()) for output in tensors if output.is_floating_point()):
+        raise Refused("nan", "an output is NaN")
+    clean = captured_graph(module, inputs)
+    with torch.no_grad():
+        results = pytree.tree_leaves(clean.graph_module(*copied(clean.values)))
+    differing, _ = find_difference(results, outputs)
+    if differing:
+        raise Refused("differs", f"the captured graph: {differing}")
+    meta_of = {id(value): meta for value, meta in zip(inputs, subgraph.inputs, strict=True)}
+    metas = []
+    for number, (name, value) in enumerate(zip(clean.names, clean.values, strict=True)):
+        meta = meta_of.get(id(value)) or input_metas([name], [value])[0]
+        metas.append(replace(meta, name=f"in_{number}", device=device))
+    return clean, metas
 
 
 def empty_inputs(metas: Sequence[TensorMeta]) -> list[Any]:
@@ -81,15 +161,6 @@ def _drawn_inputs(graph: fx.Graph, metas: Sequence[TensorMeta]) -> list[Any]:
     return make_inputs(subgraph, next((meta.device for meta in metas), "cpu"), 0)
 
 
-def region_of(graph: fx.Graph, start: int, end: int) -> Region:
-    """Return the operators number `start` to `end` (not included) of a graph."""
-    nodes = operators(graph)[start:end]
-    part = set(nodes)
-    inputs = dict.fromkeys(i for node in nodes for i in node.all_input_nodes if i not in part)
-    outputs = [node for node in nodes if any(user not in part for user in node.users)]
-    return Region(tuple(nodes), tuple(inputs), tuple(outputs))
-
-
 def cut_ranges(payload: dict[str, Any]) -> dict[str, Any]:
     """Cut `ranges` ([kind, start, end]) out of a record (`nodes`, `inputs`), each structure and size once.
 
@@ -97,10 +168,16 @@ def cut_ranges(payload: dict[str, Any]) -> dict[str, Any]:
     """
     graph_module = load_graph(payload["nodes"])
     graph, metas = graph_module.graph, metas_of(payload)
-    regions = [(kind, start, end, region_of(graph, start, end)) for kind, start, end in payload["ranges"]]
-    metadata = _run_metadata(
-        graph_module, metas, {node.name for *_, region in regions for node in region.inputs + region.outputs}
-    )
+    nodes = operators(graph)
+    regions = [(kind, start, end, region_of(nodes[start:end])) for kind, start, end in payload["ranges"]]
+    observed = Observed(graph_module, {n.name for *_, r in regions for n in r.inputs + r.outputs}, _meta_of)
+    with torch.no_grad():
+        observed.run(*_drawn_inputs(graph, metas))
+    metadata = observed.values | {
+        node.name: meta
+        for node, meta in zip(graph.find_nodes(op="placeholder"), metas, strict=True)
+        if not meta.is_python_scalar
+    }
     first_operator = payload["range"][0] if "range" in payload else 0
     records: dict[tuple[str, str], dict[str, Any]] = {}
     refused = Counter[str]()
@@ -120,36 +197,19 @@ def cut_ranges(payload: dict[str, Any]) -> dict[str, Any]:
     return {"records": list(records.values()), "refused": dict(refused)}
 
 
-def _run_metadata(
-    graph_module: fx.GraphModule, metas: Sequence[TensorMeta], names: set[str]
-) -> dict[str, Any]:
-    """Record the metadata of values in one run, as they are made; None for what is no tensor."""
-    metadata: dict[str, Any] = {}
-
-    class Recording(fx.Interpreter):
-        def run_node(self, n: fx.Node) -> Any:
-            value = super().run_node(n)
-            if n.name in names and n.name not in metadata:
-                is_tensor = isinstance(value, torch.Tensor)
-                metadata[n.name] = input_metas([n.name], [value])[0] if is_tensor else None
-            return value
-
-    nodes = graph_module.graph.find_nodes(op="placeholder")
-    metadata |= {
-        node.name: meta for node, meta in zip(nodes, metas, strict=True) if not meta.is_python_scalar
-    }
-    with torch.no_grad():
-        Recording(graph_module).run(*_drawn_inputs(graph_module.graph, metas))
-    return metadata
+def _meta_of(name: str, value: Any) -> TensorMeta | None:
+    """Record the metadata of a value as it is made; None for what is no tensor."""
+    return input_metas([name], [value])[0] if isinstance(value, torch.Tensor) else None
 
 
 def cut_fusible(payload: dict[str, Any]) -> dict[str, Any]:
     """Cut the fusible ranges out of a record. Raises Refused where Inductor cannot schedule a prefix."""
     graph_module, metas = load_graph(payload["nodes"]), metas_of(payload)
     inputs = dict(zip(graph_module.graph.find_nodes(op="placeholder"), empty_inputs(metas), strict=True))
+    nodes = operators(graph_module.graph)
 
     def count(prefix: int) -> int:
-        region = region_of(graph_module.graph, 0, prefix)
+        region = region_of(nodes[:prefix])
         if not region.outputs:
             return 0
         module = torch.fx.GraphModule(torch.nn.Module(), region.graph())
@@ -157,7 +217,7 @@ def cut_fusible(payload: dict[str, Any]) -> dict[str, Any]:
             return scheduled_kernels(module, [inputs[node] for node in region.inputs]).launches
 
     try:
-        counts = kernel_counts(len(operators(graph_module.graph)), count)
+        counts = kernel_counts(len(nodes), count)
     except PassagentError as error:
         raise Refused("unscheduled", str(error)) from error
     ranges = [["fusible", start, end] for start, end in fusible_ranges(counts)]
@@ -185,14 +245,11 @@ def fusible_ranges(counts: Sequence[int]) -> list[tuple[int, int]]:
     What lies between two prefixes of one count belongs to them. Where the count then falls, two plateaus are
     one. A plateau whose last change is a rise is none.
     """
-    first: dict[int, int] = {}
-    last: dict[int, int] = {}
-    for prefix, kernels in enumerate(counts, start=1):
-        first.setdefault(kernels, prefix)
-        last[kernels] = prefix
+    backwards = counts[::-1]
+    spans = {kernels: (counts.index(kernels), len(counts) - backwards.index(kernels)) for kernels in counts}
     closed = [
-        min(kernels for kernels in first if first[kernels] <= prefix <= last[kernels])
-        for prefix in range(1, len(counts) + 1)
+        min(kernels for kernels, (first, end) in spans.items() if first <= place < end)
+        for place in range(len(counts))
     ]
     plateaus = [
         [prefix for prefix, _ in group]
@@ -221,11 +278,11 @@ def with_gradients(payload: dict[str, Any]) -> dict[str, Any]:
 
     graph_module, metas = load_graph(payload["nodes"]), metas_of(payload)
     inputs = _drawn_inputs(graph_module.graph, metas)
-    leaves = [
-        value.requires_grad_(_takes_gradient(meta)) if isinstance(value, torch.Tensor) else value
-        for meta, value in zip(metas, inputs, strict=True)
-    ]
-    if not any(isinstance(value, torch.Tensor) and value.requires_grad for value in leaves):
+    for meta, value in zip(metas, inputs, strict=True):
+        is_state = "_buffers_" in meta.original_name or "running_" in meta.original_name
+        if isinstance(value, torch.Tensor):
+            value.requires_grad_(meta.is_floating and not is_state)
+    if not any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs):
         raise Refused("no-gradient", "no input takes a gradient")
     graphs: list[tuple[str, fx.GraphModule, list[Any]]] = []
 
@@ -241,23 +298,19 @@ def with_gradients(payload: dict[str, Any]) -> dict[str, Any]:
         with quiet():
             compiled = aot_module_simplified(
                 graph_module,
-                tuple(leaves),
+                tuple(inputs),
                 fw_compiler=functools.partial(compile_graph, BACKWARD[0]),
                 bw_compiler=functools.partial(compile_graph, BACKWARD[1]),
             )
             outputs = [
                 value
-                for value in compiled(*leaves)
+                for value in compiled(*inputs)
                 if isinstance(value, torch.Tensor) and value.requires_grad
             ]
             torch.autograd.backward(outputs, [torch.randn_like(output) for output in outputs])
     except RuntimeError as error:
         raise Refused("no-gradient", str(error).strip().partition("\n")[0]) from error
     return {"records": [_backward_record(*graph, payload) for graph in graphs], "refused": {}}
-
-
-def _takes_gradient(meta: TensorMeta) -> bool:
-    return meta.is_floating and "_buffers_" not in meta.original_name and "running_" not in meta.original_name
 
 
 def _backward_record(

@@ -78,6 +78,8 @@ class Fold(NamedTuple):
     body: list[int]
     """Its tokens; earlier folds among them."""
     times: int
+    size: int
+    """The operators in it."""
 
 
 class Folded(NamedTuple):
@@ -88,13 +90,6 @@ class Folded(NamedTuple):
     folds: list[Fold]
     bodies: list[list[int]]
     """The tokens of each sequence."""
-
-    def lengths(self) -> dict[int, int]:
-        """Operators of each fold's token."""
-        lengths: dict[int, int] = {}
-        for fold in self.folds:
-            lengths[fold.token] = sum(lengths.get(token, 1) for token in fold.body)
-        return lengths
 
 
 def fold(sequences: Sequence[Sequence[Hashable]], whole_periods: bool = True) -> Folded:
@@ -110,6 +105,7 @@ def fold(sequences: Sequence[Sequence[Hashable]], whole_periods: bool = True) ->
     for separator, sequence in zip(separators, sequences, strict=True):
         tokens += [token_of[name] for name in sequence] + [separator]
     done: list[Fold] = []
+    sizes = [1] * len(names)
     for token in range(len(names), len(names) + FOLDS):
         length, starts = most_telling(np.array(tokens, np.int64))
         body = tokens[starts[0] : starts[0] + length] if starts else []
@@ -121,7 +117,9 @@ def fold(sequences: Sequence[Sequence[Hashable]], whole_periods: bool = True) ->
         if length <= 1:
             break
         places = without_overlap(starts, length)
-        done.append(Fold(token, tokens[places[0] : places[0] + length], len(places)))
+        body = body[:length]
+        sizes.append(sum(sizes[part] for part in body))
+        done.append(Fold(token, body, len(places), sizes[token]))
         replaced, at = list[int](), 0
         for start in places:
             replaced += [*tokens[at:start], token]
@@ -137,22 +135,22 @@ def fold(sequences: Sequence[Sequence[Hashable]], whole_periods: bool = True) ->
 
 def ranges(folded: Folded) -> list[list[tuple[int, int]]]:
     """Return, of each sequence, the largest folds and the rows of operators between folds, of such sizes."""
-    lengths = folded.lengths()
-    inner = {fold.token: fold.body for fold in folded.folds}
+    folds = {fold.token: fold for fold in folded.folds}
 
     def parts(body: list[int], start: int) -> Iterator[tuple[int, int]]:
         row = start
-        for token in [*body, None]:
-            size = 0 if token is None else lengths.get(token, 1)
-            if token is None or token in inner:
+        for token in body:
+            fold = folds.get(token)
+            if fold is not None:
                 if LEAST <= start - row < MOST:
                     yield row, start
-                row = start + size
-            if token in inner:
-                if LEAST <= size < MOST:
-                    yield start, start + size
-                elif size >= MOST:
-                    yield from parts(inner[token], start)
-            start += size
+                row = start + fold.size
+                if LEAST <= fold.size < MOST:
+                    yield start, row
+                elif fold.size >= MOST:
+                    yield from parts(fold.body, start)
+            start += 1 if fold is None else fold.size
+        if LEAST <= start - row < MOST:
+            yield row, start
 
     return [sorted(parts(body, 0)) for body in folded.bodies]

@@ -19,7 +19,7 @@ from passagent.data.pipeline.cutting import empty_inputs, metas_of
 from passagent.tasks.extract.model_capture import quiet
 from passagent.tasks.extract.structural_hash import is_sized, structural_hash
 from passagent.tasks.graphio import load_graph
-from passagent.tasks.meta import TensorMeta
+from passagent.tasks.meta import TensorMeta, flat
 
 DTYPES = ("float32", "float16", "bfloat16")
 SIZES: dict[int, tuple[tuple[int, ...], ...]] = {
@@ -79,13 +79,18 @@ def instance(template: dict[str, Any], sizes: Sizes, dtype: str | None) -> tuple
     sized = fixed(template, sizes)
     metas = metas_of(sized)
     if dtype not in (None, "float32"):
-        metas = [replace(meta, dtype=dtype) if _follows(meta) else meta for meta in metas]
+        metas = [
+            replace(meta, dtype=dtype)
+            if meta.dtype == "float32" and not any(word in meta.original_name for word in PRESERVED)
+            else meta
+            for meta in metas
+        ]
     return load_graph(sized["nodes"]).graph, [_resized(meta) for meta in metas]
 
 
 def _resized(meta: TensorMeta) -> TensorMeta:
     """Recorded values and strides hold for the recorded shape only; then the values' range is kept."""
-    values = [] if meta.data is None or meta.is_python_scalar else _flat(meta.data)
+    values = [] if meta.data is None or meta.is_python_scalar else flat(meta.data)
     if not values or len(values) == meta.numel:
         return meta
     if meta.is_floating:
@@ -93,15 +98,6 @@ def _resized(meta: TensorMeta) -> TensorMeta:
         spread = (sum((value - mean) ** 2 for value in values) / len(values)) ** 0.5
         return replace(meta, data=None, mean=mean, std=spread)
     return replace(meta, data=None, min_val=int(min(values)), max_val=int(max(values)))
-
-
-def _flat(data: Any) -> list[Any]:
-    return [value for item in data for value in _flat(item)] if isinstance(data, list) else [data]
-
-
-def _follows(meta: TensorMeta) -> bool:
-    """Return whether an input takes another dtype."""
-    return meta.dtype == "float32" and not any(word in meta.original_name for word in PRESERVED)
 
 
 def _template(record: dict[str, Any]) -> tuple[dict[str, Any], Sizes]:

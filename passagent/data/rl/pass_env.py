@@ -24,8 +24,7 @@ from passagent.agent.tool_specs import Answer, Tool
 from passagent.agent.toolbox import SPECS
 from passagent.agent.workspace import Workspace
 from passagent.config import Config, load_config
-from passagent.data.rl.reward import reward_of
-from passagent.data.rl.shared import SharedEvaluator, shared
+from passagent.data.rl.reward import SharedEvaluator, reward_of, shared
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.fleet.opening import device_label, threads_of
 from passagent.evaluator.result import Candidate, Evaluation

@@ -1,4 +1,4 @@
-"""From an evaluation to a reward: no finer than what was measured.
+"""From a candidate to a reward, which is no finer than what was measured.
 
 A trainer compares the rewards of a group. A difference that is within the measurement's noise would be
 learned from like any other. So ln(AS) is rounded to a step as wide as the evaluation's own interval:
@@ -13,20 +13,33 @@ AS = 1 (eager) stays 1, and no correct candidate is rounded to 0.
 
 from __future__ import annotations
 
+import logging
 import math
+import threading
+from collections.abc import Coroutine
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from passagent.config import load_config
-from passagent.data.rl.shared import close_all, shared
-from passagent.errors import UsageError
+from passagent.config import EvaluatorConfig, load_config
+from passagent.errors import InfrastructureError, UsageError
+from passagent.evaluator.fleet.opening import environment_key, open_pool
 from passagent.evaluator.result import Candidate, Evaluation
+from passagent.evaluator.service import known
+from passagent.evaluator.service.pool import SubjectLost
+from passagent.store import Store
 from passagent.system.cache import write_whole
 from passagent.system.faults import os_fault
-from passagent.tasks import load_task
+from passagent.system.threads import LoopThread
+from passagent.tasks import Task, load_task
+
+log = logging.getLogger("passagent.data.rl")
 
 FLOOR = 0.001
 """The smallest step of ln(AS): a tenth of a per cent."""
+MAX_FAULTS = 3
+"""Evaluations in a row that the machine failed; then no episode is begun any more."""
+_T = TypeVar("_T")
 
 
 def step_of(evaluation: Evaluation) -> float:
@@ -50,6 +63,99 @@ def reward_of(evaluation: Evaluation) -> float:
     return float(f"{math.exp(step * round(math.log(score) / step)):.6g}")
 
 
+class SharedEvaluator:
+    """Judges for every environment of this process with the same settings; get it by `shared`.
+
+    Trainers call tools from ordinary functions, so the pool's coroutines run on a thread of their own. The
+    pool holds a device's lock around each evaluation, as for every other command: environments queue, also
+    with those of other processes.
+    """
+
+    def __init__(self, config: EvaluatorConfig, runs_dir: str | None) -> None:
+        """`runs_dir`: where evaluations are kept and found again; None: nowhere. Raises UsageError."""
+        self._runs_dir, self._environment = runs_dir, environment_key(config)
+        self._pool = open_pool(config, tell=log.warning)
+        self._store: Store | None = None
+        self._faults: list[str] = []
+        self._thread = LoopThread("passagent-rl")
+
+    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Run a coroutine on the evaluator's loop; it is cancelled if the caller is interrupted."""
+        return self._thread.run(work)
+
+    async def evaluate(self, task: Task, candidate: Candidate) -> Evaluation:
+        """Return the evaluation, from the store if it is known there.
+
+        A refusal that rests on a measurement must repeat itself to count: it is measured once more. Raises
+        what EvaluatorPool.evaluate raises.
+        """
+        evaluation = await self._evaluate(task, candidate)
+        if evaluation.status == "refused" and evaluation.rests_on_measurement:
+            evaluation = await self._evaluate(task, candidate)
+        return evaluation
+
+    async def outline(self, task: Task, candidate: Candidate) -> Evaluation | list[str]:
+        """Return EvaluatorPool.outline of the candidate."""
+        return await self._pool.outline(task.path, candidate)
+
+    async def _evaluate(self, task: Task, candidate: Candidate) -> Evaluation:
+        try:
+            if self._runs_dir is None:
+                evaluation = await self._pool.evaluate(task.path, candidate)
+            else:
+                self._store = self._store or Store.open(self._runs_dir)
+                case = known.Case(task, candidate, self._environment)
+                evaluation = (await known.evaluate(self._pool.evaluate, self._store, case)).evaluation
+        except SubjectLost:
+            raise
+        except InfrastructureError as error:
+            self._faults.append(str(error))
+            raise
+        self._faults.clear()
+        return evaluation
+
+    def check(self) -> None:
+        """Raise InfrastructureError if the machine failed the last MAX_FAULTS evaluations."""
+        if len(self._faults) >= MAX_FAULTS:
+            raise InfrastructureError(
+                f"the machine failed {len(self._faults)} evaluations in a row, training on would teach "
+                f"nothing: {self._faults[-1]}"
+            )
+
+    def close(self) -> None:
+        """End the pool's processes and the thread."""
+        self.run(self._close())
+        self._thread.close()
+
+    async def _close(self) -> None:
+        await self._pool.close()
+        if self._store is not None:
+            self._store.close()
+
+
+_open: dict[tuple[str, str | None], SharedEvaluator] = {}
+_guard = threading.Lock()
+
+
+def shared(config: EvaluatorConfig, runs_dir: str | None) -> SharedEvaluator:
+    """Return this process's evaluator with these settings, made when first asked for. Raises UsageError."""
+    key = config.model_dump_json(), runs_dir
+    with _guard:
+        if key not in _open:
+            _open[key] = SharedEvaluator(config, runs_dir)
+        return _open[key]
+
+
+def close_all() -> None:
+    """End every shared evaluator of this process; the next episode makes a new one.
+
+    A process that just ends need not call it: the owners see their sockets close and end, too.
+    """
+    with _guard:
+        while _open:
+            _open.popitem()[1].close()
+
+
 def write_reward(
     task_path: str, pass_dir: str | None, preset: str | None, settings: dict[str, Any], out: Path
 ) -> tuple[float, Evaluation | str]:
@@ -71,11 +177,8 @@ def write_reward(
         except UsageError as error:
             reward, judged = 0.0, str(error)
         else:
-            evaluator = shared(config, str(out / "runs"))
-            try:
+            with closing(SharedEvaluator(config, str(out / "runs"))) as evaluator:
                 judged = evaluator.run(evaluator.evaluate(task, candidate))
-            finally:
-                close_all()
             reward = reward_of(judged)
             write_whole(evaluation_path, judged.model_dump_json() + "\n")
         write_whole(reward_path, f"{reward}\n")

@@ -18,7 +18,7 @@ from passagent.plan.messages import Subgraph
 from passagent.plan.model import Recording
 from passagent.plan.record import subgraphs_of
 from passagent.plan.recorded_pattern import Bindings, planned_passes, replace_calls
-from passagent.tasks.extract.graph_text import model_text
+from passagent.tasks.extract.sample import model_text
 from passagent.tasks.graphio import load_graph
 from passagent.tasks.reader import Task
 from passagent.tasks.suites.problems import PROBLEM

@@ -1,12 +1,20 @@
-"""One Dynamo capture of a model: the graphs that deployment will meet, with the values of a real call."""
+"""One Dynamo capture of a model: the graphs that deployment will meet, with the values of a real call.
+
+`FILE.py:factory` is a user's own code, which gives a model and its inputs. It runs unsandboxed.
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import inspect
 import logging
+import sys
+import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,26 +22,91 @@ import torch._dynamo
 import torch.utils._pytree as pytree
 from torch import fx
 
-from passagent.errors import PassagentError
+from passagent.errors import PassagentError, UsageError, nearest
 from passagent.evaluator.matching.effects import is_random, name_of, written
-from passagent.tasks.capture import forget
+from passagent.tasks.capture import Piece, forget
 from passagent.tasks.constraints import set_aside
-from passagent.tasks.extract.factories import Model
+
+_HOW = (
+    "a factory takes nothing and returns `module, example_inputs`, or a module with --inputs FILE.py:function"
+)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model and the inputs of one call."""
+
+    name: str
+    module: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_training(self) -> bool:
+        """True if a call is one of training: it keeps gradients."""
+        return isinstance(self.module, torch.nn.Module) and self.module.training
+
+
+def load_model(spec: str, inputs: str | None = None) -> Model:
+    """The model of `FILE.py:factory`, its inputs by the factory or by `inputs` (`FILE.py:function`).
+
+    Raises UsageError where a file or function is not as it must be, PassagentError where one fails.
+    """
+    returned = _called(spec)
+    name = spec.rpartition(":")[2]
+    if inputs is None:
+        if not isinstance(returned, tuple) or len(returned) != 2:
+            raise UsageError(f"{spec}: returned a {type(returned).__name__}; {_HOW}")
+        module, example = returned
+    else:
+        module = returned[0] if isinstance(returned, tuple) and len(returned) == 2 else returned
+        example = _called(inputs)
+    if not callable(module):
+        raise UsageError(f"{spec}: returned a {type(module).__name__} for a module; {_HOW}")
+    if isinstance(example, Mapping):
+        return Model(name, module, (), dict(example))
+    args = tuple(example) if isinstance(example, Sequence) else (example,)
+    return Model(name, module, args)
+
+
+def _called(spec: str) -> Any:
+    """Return what `FILE.py:FUNCTION` returns."""
+    file, separator, name = spec.rpartition(":")
+    path = Path(file)
+    if not separator or path.suffix != ".py":
+        raise UsageError(f"{spec}: is not FILE.py:FUNCTION")
+    if not path.is_file():
+        raise UsageError(f"{file}: no such file")
+    module_name = f"passagent_factory_{path.stem}"
+    spec_of_file = importlib.util.spec_from_file_location(module_name, path)
+    assert spec_of_file is not None and spec_of_file.loader is not None
+    module = importlib.util.module_from_spec(spec_of_file)
+    sys.modules[module_name] = module  # Dynamo and pickle look for it there
+    here = str(path.parent.resolve())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    function: Any = None
+    try:
+        spec_of_file.loader.exec_module(module)
+        function = getattr(module, name, None)
+        if callable(function):
+            return function()
+    except Exception as error:
+        place = place_in(error, [path]) or (file if function is None else spec)
+        raise PassagentError(f"{place}: fails: {type(error).__name__}: {error}") from error
+    functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
+    raise UsageError(f"{file}: defines no function {name!r}{nearest(name, functions) if functions else ''}")
+
+
+def place_in(error: BaseException, files: Iterable[Path]) -> str:
+    """`FILE:LINE` of the innermost line of the files in the error's traceback; empty if there is none."""
+    own_files = {file.resolve() for file in files}
+    frames = reversed(traceback.extract_tb(error.__traceback__))
+    innermost = next((frame for frame in frames if Path(frame.filename).resolve() in own_files), None)
+    return f"{Path(innermost.filename).name}:{innermost.lineno}" if innermost else ""
+
 
 _TRAINING = "is in training mode, with dropout or batch statistics; for inference call its eval() first"
-
-
-@dataclass
-class Piece:
-    """One graph of the model. Where Dynamo breaks a graph there are several, in the order of their runs."""
-
-    graph_module: fx.GraphModule
-    inputs: list[Any]
-    """Inputs of its first call, before the call: one for each placeholder."""
-    outputs: list[Any]
-    """Outputs of that call. Large tensors of a GPU are in host memory here."""
-    runs: int = 1
-    """How often one call of the model runs it."""
 
 
 @dataclass
@@ -70,7 +143,9 @@ def capture_model(model: Model, dynamic: bool = False, breaks_at_data: bool = Fa
     def backend(graph_module: fx.GraphModule, _example: list[Any]) -> Callable[..., Any]:
         reason = getattr(graph_module, "compile_subgraph_reason", None)
         if reason is not None and reason.graph_break:
-            breaks.append(_told(reason))
+            frame = reason.user_stack[-1] if reason.user_stack else None
+            place = f"{frame.filename}:{frame.lineno}: " if frame is not None else ""
+            breaks.append(place + _explained(reason.reason))
         piece: list[Piece] = []
 
         def run(*args: Any) -> Any:
@@ -111,7 +186,10 @@ def capture_model(model: Model, dynamic: bool = False, breaks_at_data: bool = Fa
         forget()
     if not pieces:
         raise PassagentError(f"{model.name}: Dynamo finds no operator on tensors in it; nothing to extract")
-    if model.is_training and any(map(_differs_in_training, pieces)):
+    nodes = [node for piece in pieces for node in piece.graph_module.graph.nodes]
+    if model.is_training and any(
+        is_random(node) or (name_of(node).endswith("_norm") and written(node)) for node in nodes
+    ):
         warnings.warn(f"{model.name} {_TRAINING}", stacklevel=3)
     values, spec = pytree.tree_flatten(result)
     return Capture(pieces, pytree.tree_unflatten(set_aside(values), spec), list(dict.fromkeys(breaks)))
@@ -131,19 +209,6 @@ def quiet() -> Iterator[None]:
     finally:
         for logger, was in zip(loggers, before, strict=True):
             logger.disabled = was
-
-
-def _differs_in_training(piece: Piece) -> bool:
-    """Return whether a graph has dropout, or a norm that updates its running statistics."""
-    nodes = piece.graph_module.graph.nodes
-    return any(is_random(node) or (name_of(node).endswith("_norm") and written(node)) for node in nodes)
-
-
-def _told(reason: Any) -> str:
-    """Where the graph breaks, in the user's code, and why."""
-    frame = reason.user_stack[-1] if reason.user_stack else None
-    place = f"{frame.filename}:{frame.lineno}: " if frame is not None else ""
-    return place + _explained(reason.reason)
 
 
 def _line_of(error: BaseException) -> str:

@@ -5,9 +5,10 @@ Inductor schedules the whole graph once, without code generation and without a r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch._inductor.config as inductor_config
@@ -22,6 +23,7 @@ _IMPURE = "writes memory that it did not make, takes random numbers, or runs und
 
 _KEY = "passagent"
 _VIEWS = ("_unsafe_view", "_reshape_alias", "alias")
+T = TypeVar("T")
 
 
 class Kernels(NamedTuple):
@@ -157,7 +159,7 @@ def cut(
     regions, refused = [], []
     for group in whole:
         if not _not_a_region(group, memory):
-            regions.append(_region(tuple(group)))
+            regions.append(region_of(group))
             free.difference_update(group)
     held = {node for region in regions for node in region.nodes}
     for names in _merged(kernels.fused):
@@ -165,14 +167,14 @@ def cut(
         impure = {node for node in fused if not _stays_inside(node, fused, memory)}
         refused += [(name, _IMPURE) for name in sorted(node.name for node in impure)]
         grown = _with_views(fused - impure, free)
-        for part in _connected(_convex(grown, graph)):
+        for part in itertools.chain(*map(_connected, _convex(grown, graph))):
             ordered = tuple(sorted(part, key=position.__getitem__))
             if all(node in free for node in ordered):
                 continue
             if why := _not_a_region(ordered, memory):
                 refused.append((", ".join(node.name for node in ordered), why))
                 continue
-            regions.append(_region(ordered))
+            regions.append(region_of(ordered))
     if products:
         regions = _with_products(
             regions, [node for node in graph.nodes if node.name in kernels.library - transformed]
@@ -180,11 +182,12 @@ def cut(
     return sorted(regions, key=lambda region: position[region.nodes[0]]), refused
 
 
-def _region(ordered: tuple[fx.Node, ...]) -> Region:
+def region_of(ordered: Sequence[fx.Node]) -> Region:
+    """Return these operators, which are in the graph's order, as a region."""
     part = set(ordered)
     inputs = dict.fromkeys(i for node in ordered for i in node.all_input_nodes if i not in part)
     outputs = tuple(node for node in ordered if any(user not in part for user in node.users))
-    return Region(ordered, tuple(inputs), outputs)
+    return Region(tuple(ordered), tuple(inputs), outputs)
 
 
 def _with_products(regions: list[Region], library: Sequence[fx.Node]) -> list[Region]:
@@ -203,13 +206,12 @@ def _with_products(regions: list[Region], library: Sequence[fx.Node]) -> list[Re
     return grown
 
 
-def _merged(groups: Iterable[frozenset[str]]) -> list[set[str]]:
-    """The groups, those with a common member as one."""
-    merged: list[set[str]] = []
+def _merged(groups: Iterable[Set[T]]) -> list[set[T]]:
+    """Return the groups, those with a common member as one."""
+    merged: list[set[T]] = []
     for group in groups:
-        touching = [other for other in merged if other & group]
-        merged = [other for other in merged if not other & group]
-        merged.append(set(group).union(*touching))
+        others = [other for other in merged if not other & group]
+        merged = [*others, set(group).union(*(other for other in merged if other & group))]
     return merged
 
 
@@ -237,23 +239,9 @@ def _convex(nodes: set[fx.Node], graph: fx.Graph) -> list[set[fx.Node]]:
     return list(parts.values())
 
 
-def _connected(parts: Iterable[set[fx.Node]]) -> list[set[fx.Node]]:
-    """Split each part into nodes that are connected by values."""
-    groups = []
-    for part in parts:
-        remaining = set(part)
-        while remaining:
-            group, stack = set[fx.Node](), [remaining.pop()]
-            while stack:
-                node = stack.pop()
-                group.add(node)
-                near = [
-                    neighbour for neighbour in (*node.all_input_nodes, *node.users) if neighbour in remaining
-                ]
-                remaining.difference_update(near)
-                stack += near
-            groups.append(group)
-    return groups
+def _connected(part: set[fx.Node]) -> list[set[fx.Node]]:
+    """Split nodes into those that are connected by values."""
+    return _merged({node, *node.all_input_nodes} & part for node in part)
 
 
 def _stays_inside(node: fx.Node, part: set[fx.Node], memory: Memory) -> bool:

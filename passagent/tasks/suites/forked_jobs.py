@@ -72,7 +72,7 @@ class Answer(Ended):
     """The value that the function returned; None where it refused."""
 
 
-class Jobs:
+class Jobs(ExitStack):
     """Runs jobs, up to `count` at a time; what it started ends with the `with` block."""
 
     def __init__(self, count: int, device: str, timeout_s: float, memory: int = 0) -> None:
@@ -81,13 +81,7 @@ class Jobs:
         self._threads = max(1, len(os.sched_getaffinity(0)) // count)
         self._limits = Limits(memory=memory, scratch=1 << 30, threads=256)
         self._idle = SimpleQueue[ForkServer]()
-        self._started = ExitStack()
-
-    def __enter__(self) -> Jobs:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._started.close()
+        super().__init__()
 
     def map(self, work: Callable[[_T], _R], items: Iterable[_T]) -> Iterator[_R]:
         """Yield what `work`, which calls `run`, returns for each item, in order."""
@@ -96,7 +90,7 @@ class Jobs:
                 yield from threads.map(work, items)
             except BaseException:
                 threads.shutdown(wait=False, cancel_futures=True)
-                self._started.close()
+                self.close()
                 raise
 
     def run(self, function: Function, payload: dict[str, Any]) -> Answer:
@@ -105,7 +99,7 @@ class Jobs:
             server = self._idle.get_nowait()
         except Empty:
             server = ForkServer(__name__, "the process that forks jobs", self._threads, self._device)
-            self._started.enter_context(server)
+            self.enter_context(server)
         order = {"module": function.__module__, "function": function.__name__, "payload": payload}
         begun, kills = time.monotonic(), memory_kills()
         try:
@@ -155,7 +149,7 @@ def _answer(request: bytes, scratch: Path) -> bytes:
 
 def _reason(error: BaseException, scratch: Path) -> tuple[str, str]:
     """Say in a word and a line why a job has no value."""
-    from passagent.tasks.extract.factories import place_in
+    from passagent.tasks.extract.model_capture import place_in
 
     if isinstance(error, Refused):
         return error.reason, error.message

@@ -16,10 +16,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from passagent.store.outputs import RowFile, whole_directory
 from passagent.system.faults import os_fault
 from passagent.system.machine_memory import memory_bytes
-from passagent.system.resumable import RowFile, whole_directory
-from passagent.tasks.reader import FILES, GRAPH_LIST
+from passagent.tasks.reader import FILES, GRAPH_LIST, write_list
 from passagent.tasks.suites.forked_jobs import Jobs, Refused, lacks_memory
 from passagent.tasks.suites.problems import PROBLEM, Converted, How, Problem, Row
 
@@ -99,7 +99,7 @@ def _import(problem: Problem, out: Path, how: How, jobs: Jobs) -> Row:
                 (place / subgraph).mkdir()
                 for file, text in texts.items():
                     (place / subgraph / file).write_text(text, encoding="utf-8")
-            (place / GRAPH_LIST).write_text("".join(f"{name}\n" for name in subgraphs), encoding="utf-8")
+            write_list(place, subgraphs)
             if converted.source:
                 (place / PROBLEM).write_text(converted.source, encoding="utf-8")
     return row.model_copy(update=dict(converted) | {"source": row.source, "tasks": [*tasks]})

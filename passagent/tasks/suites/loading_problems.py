@@ -8,7 +8,7 @@ import itertools
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
@@ -17,8 +17,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from passagent.tasks.constraints import close, equal, set_aside
-from passagent.tasks.extract.factories import Model
-from passagent.tasks.extract.model_capture import copied
+from passagent.tasks.extract.model_capture import Model, copied
 from passagent.tasks.suites.forked_jobs import Refused
 from passagent.tasks.suites.problems import Problem
 
@@ -49,7 +48,10 @@ def load_problem(problem: Problem, place: Path, device: str, most_bytes: int | N
     for name, text in problem.files.items():
         (place / name).write_text(text, encoding="utf-8")
     sys.path.insert(0, str(place))
-    yield from _LOADERS[problem.origin.suite](problem, place, device, most_bytes)
+    for loaded in _LOADERS[problem.origin.suite](problem, place, device, most_bytes):
+        if most_bytes is None or input_bytes(loaded.model.args) <= most_bytes:
+            args = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), loaded.model.args)
+            yield replace(loaded, model=replace(loaded.model, args=args))
 
 
 def input_bytes(inputs: Any) -> int:
@@ -109,7 +111,7 @@ def _made(module: ModuleType, device: str) -> tuple[torch.nn.Module, list[Any]]:
         seed_all()
         arguments = module.get_init_inputs()
         seed_all()
-        inputs = [_placed(value, device) for value in module.get_inputs()]
+        inputs = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), module.get_inputs())
         seed_all()
         return module.Model(*arguments).to(device), inputs
 
@@ -157,7 +159,7 @@ def _cut(
     with torch.device("meta"):
         leaves = pytree.tree_leaves(module.get_inputs())
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim()]
-    for name, value in _constants(text, module, tensors):
+    for name, value in _constants(module, tensors):
         now = value
         while size > most_bytes and now > 1:
             smaller = _with_constant(text, name, now // 2, now if together else None)
@@ -175,22 +177,14 @@ def _cut(
     return _module(path, text), cut
 
 
-def _constants(text: str, module: ModuleType, tensors: list[torch.Tensor]) -> list[tuple[str, int]]:
+def _constants(module: ModuleType, tensors: list[torch.Tensor]) -> list[tuple[str, int]]:
     """Whole numbers at the top level of the file that are sizes of these tensors.
 
     First names with `batch`, then leading sizes, then the largest.
     """
     leading = {tensor.shape[0] for tensor in tensors}
     sizes = {size for tensor in tensors for size in tensor.shape}
-    names = [
-        target.id
-        for node in ast.parse(text).body
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    ]
-    values = [(name, vars(module).get(name)) for name in dict.fromkeys(names)]
-    fitting = [(name, value) for name, value in values if type(value) is int and value in sizes]
+    fitting = [(name, value) for name, value in vars(module).items() if type(value) is int and value in sizes]
     return sorted(
         fitting, key=lambda pair: ("batch" not in pair[0].lower(), pair[1] not in leading, -pair[1])
     )
@@ -210,7 +204,7 @@ def _with_constant(text: str, name: str, value: int, equal: int | None) -> str:
     return ast.unparse(tree)
 
 
-def _opinfo(problem: Problem, _place: Path, device: str, most_bytes: int | None) -> Iterator[Loaded]:
+def _opinfo(problem: Problem, _place: Path, device: str, _most_bytes: int | None) -> Iterator[Loaded]:
     """Torch's own sample inputs of an operator, in float32 (or a dtype that it has)."""
     from torch.testing._internal.common_methods_invocations import op_db
 
@@ -221,8 +215,6 @@ def _opinfo(problem: Problem, _place: Path, device: str, most_bytes: int | None)
         samples = info.sample_inputs(device, dtype)
         for number, sample in enumerate(itertools.islice(samples, MOST_SAMPLES)):
             values = (sample.input, *sample.args)
-            if most_bytes is not None and input_bytes((values, sample.kwargs)) > most_bytes:
-                continue
             variant = f"_{info.variant_test_name}" if info.variant_test_name else ""
             yield Loaded(_call(f"{problem.name}{variant}_{number}", info.op, values, sample.kwargs))
 
@@ -242,9 +234,10 @@ def _call(name: str, op: Callable[..., Any], args: Any, kwargs: Any) -> Model:
     return Model(name, forward, tuple(leaves[i].detach() for i in places))
 
 
-def _flashinfer(problem: Problem, place: Path, device: str, most_bytes: int | None) -> Iterator[Loaded]:
+def _flashinfer(problem: Problem, place: Path, device: str, _most_bytes: int | None) -> Iterator[Loaded]:
     """`run(...)` of a definition, with drawn inputs; axes it leaves open take each of FREE_AXIS."""
-    module = _module(place / "reference.py", problem.files["reference.py"])
+    source = problem.files["reference.py"]
+    module = _module(place / "reference.py", source)
     if not hasattr(module, "run"):
         raise Refused("no_model", "reference: defines no run")
     axes, specs = problem.arguments[0]["axes"], problem.arguments[0]["inputs"]
@@ -253,10 +246,8 @@ def _flashinfer(problem: Problem, place: Path, device: str, most_bytes: int | No
     for size in FREE_AXIS if free else (0,):
         sizes = fixed | dict.fromkeys(free, size)
         seed_all()
-        inputs = [_drawn(spec, sizes, device) for spec in specs.values()]
-        if most_bytes is None or input_bytes(inputs) <= most_bytes:
-            source = problem.files["reference.py"]
-            yield Loaded(Model(f"{problem.name}_{size}", module.run, tuple(inputs)), {}, source)
+        inputs = tuple(_drawn(spec, sizes, device) for spec in specs.values())
+        yield Loaded(Model(f"{problem.name}_{size}", module.run, inputs), source=source)
 
 
 def _drawn(spec: dict[str, Any], sizes: dict[str, int], device: str) -> Any:
@@ -271,19 +262,13 @@ def _drawn(spec: dict[str, Any], sizes: dict[str, int], device: str) -> Any:
     return torch.randint(0, 2, shape, device=device).to(dtype)
 
 
-def _gpumode(problem: Problem, place: Path, device: str, most_bytes: int | None) -> Iterator[Loaded]:
+def _gpumode(problem: Problem, place: Path, _device: str, _most_bytes: int | None) -> Iterator[Loaded]:
     """`ref_kernel(generate_input(**test))` for each test of its task.yml."""
     module = _module(place / "reference.py", problem.files["reference.py"])
     for number, arguments in enumerate(problem.arguments):
         seed_all()
         inputs = module.generate_input(**arguments)
-        if most_bytes is not None and input_bytes(inputs) > most_bytes:
-            continue
-        yield Loaded(Model(f"{problem.name}_{number}", module.ref_kernel, (_placed(inputs, device),)))
-
-
-def _placed(value: Any, device: str) -> Any:
-    return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), value)
+        yield Loaded(Model(f"{problem.name}_{number}", module.ref_kernel, (inputs,)))
 
 
 Loader = Callable[[Problem, Path, str, int | None], Iterator[Loaded]]

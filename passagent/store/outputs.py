@@ -1,4 +1,4 @@
-"""Work that a later run of the same command goes on from: rows of JSON in a directory that one process has.
+"""Whole directories, and rows that a later run goes on from: what commands write beside the database.
 
 A row is on the disk when the work behind it counts as done. So Ctrl-C and `kill -9` lose the work under way
 and nothing else.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
@@ -20,34 +19,7 @@ from typing import Generic, TypeVar
 from pydantic import BaseModel
 
 from passagent.errors import UsageError
-from passagent.store.locks import process_text, take_lock, this_process
 from passagent.system.faults import os_fault
-
-
-@contextmanager
-def locked(directory: Path, name: str, option: str = "--runs-dir") -> Iterator[None]:
-    """Have `directory`, which is made, for this process, by the kernel's lock on its file `name`.
-
-    The lock ends with the process. `option`: what names the directory. Raises UsageError naming the holder.
-    """
-    path = directory / name
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise os_fault(error, directory, option) from error
-    file = take_lock(path, 0)
-    if file is None:
-        owner = path.read_text(errors="replace")
-        holder = process_text(owner) if ":" in owner else "another process"
-        raise UsageError(
-            f"{directory}: {holder} works here; wait until it ends, or choose another place with {option}"
-        )
-    try:
-        os.ftruncate(file, 0)
-        os.pwrite(file, this_process().encode(), 0)
-        yield
-    finally:
-        os.close(file)
 
 
 @contextmanager
@@ -60,17 +32,14 @@ def whole_directory(out: Path, option: str = "--out") -> Iterator[Path]:
         raise UsageError(f"{option} {out}: is there already; name another directory, or remove it")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        part = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-        part.chmod(0o755)
+        with tempfile.TemporaryDirectory(
+            prefix=f".{out.name}.", dir=out.parent, ignore_cleanup_errors=True
+        ) as part:
+            os.chmod(part, 0o755)
+            yield Path(part)
+            os.rename(part, out)
     except OSError as error:
         raise os_fault(error, out, option) from error
-    try:
-        yield part
-        os.rename(part, out)
-    except OSError as error:
-        raise os_fault(error, out, option) from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
 
 
 Row = TypeVar("Row", bound=BaseModel)
