@@ -191,7 +191,7 @@ import torch
 
 def fused(x, w, v):
     both = torch.nn.functional.linear(x, torch.cat([w, v]))
-    return both[..., :24], both[..., 24:]
+    return both[..., :24].contiguous(), both[..., 24:].contiguous()
 
 
 def pattern(x, w, v):
@@ -205,6 +205,7 @@ def replacement_args(x, w, v):
 def replacement_func():
     return fused
 '''
+JOINED_FILES = {"Joined.py": JOINED, MANIFEST: '["Joined"]'}
 
 
 class TwoLinears(torch.nn.Module):
@@ -218,19 +219,28 @@ class TwoLinears(torch.nn.Module):
 
 
 @pytest.fixture(scope="module")
-def joined(recorder, tmp_path_factory):
-    """A package of a pass that calls operators alone, recorded for `TwoLinears` on [6, 16]."""
-    place = tmp_path_factory.mktemp("joined")
+def two_linears(tmp_path_factory):
     text = cases.TaskText(
         "y = torch.nn.functional.linear(in_0, in_1)\nz = torch.nn.functional.linear(in_0, in_2)\n"
         "return (y, z)",
         [[([6, 16], "float32"), ([24, 16], "float32"), ([24, 16], "float32")]],
     )
-    task = cases.write_task(place / "two_linears", text)
-    files = {"Joined.py": JOINED, MANIFEST: '["Joined"]'}
-    packed = pack([packages.source_of(recorder, task.path, files)], place / "package")
+    return cases.write_task(tmp_path_factory.mktemp("tasks") / "two_linears", text)
+
+
+@pytest.fixture(scope="module")
+def joined(recorder, two_linears, tmp_path_factory):
+    """A package of a pass that calls operators alone, recorded for `TwoLinears` on [6, 16]."""
+    place = tmp_path_factory.mktemp("joined")
+    packed = pack([packages.source_of(recorder, two_linears.path, JOINED_FILES)], place / "package")
     assert not packed.left_out
     return place / "package"
+
+
+def test_such_a_pass_is_right(two_linears):
+    with Referee(EvaluatorConfig(device="cpu", budget_s=0.05, library="all")) as referee:
+        result = referee.evaluate(two_linears, Candidate(JOINED_FILES))
+    assert result.status == "ok", result.error
 
 
 @pytest.mark.long

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from passagent.kernels.layout import strides
 from passagent.plan import library, memory
 from passagent.plan.arguments import Argument, TupleArg, ValueArg
 from passagent.plan.check import PlanError
 from passagent.plan.convert import flattened, parts, python_value, rebuilt
-from passagent.plan.model import OperatorCall, Pass, Plan
+from passagent.plan.model import Alloc, Copy, OperatorCall, Pass, Plan
 from passagent.plan.values import ConstantValue, Value, ViewValue
 
 Empty = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
@@ -63,13 +65,19 @@ class Operator:
 
 
 def calls_operators_alone(recorded: Pass) -> bool:
-    """Tell whether `compute` can run a pass's plans: they have no kernels, fills, copies and constants."""
-    steps = (step for plan in recorded.plans for step in plan.steps)
-    values = [(plan, value) for plan in recorded.plans for value in plan.values]
+    """Tell whether `compute` can run a pass's plans: operators, views, contiguous copies."""
+    return all(map(_is_functional, recorded.plans))
+
+
+def _is_functional(plan: Plan) -> bool:
+    targets = Counter(step.value for step in plan.steps if isinstance(step, Copy))
+    views = (value for value in plan.values if isinstance(value, ViewValue))
     return (
-        all(isinstance(step, OperatorCall) for step in steps)
-        and not any(isinstance(value, ConstantValue) for _, value in values)
-        and all(v.dtype == plan.values[v.of].dtype for plan, v in values if isinstance(v, ViewValue))
+        all(isinstance(step, OperatorCall | Alloc | Copy) for step in plan.steps)
+        and targets == Counter(step.value for step in plan.steps if isinstance(step, Alloc))
+        and all(plan.values[n].stride == strides(plan.values[n].shape) for n in targets)
+        and not any(isinstance(value, ConstantValue) for value in plan.values)
+        and all(view.dtype == plan.values[view.of].dtype for view in views)
     )
 
 
@@ -84,10 +92,12 @@ def compute(plan: Plan, arguments: Sequence[Any]) -> Any:
         return values[base] if number == base else memory.look(values[base], view)
 
     for step in plan.steps:
-        assert isinstance(step, OperatorCall)
-        operator_call = Operator(plan, step, None)
-        returned = operator_call(*map(tensor, operator_call.tensors))
-        values |= zip((number for number in step.values if number is not None), returned, strict=True)
+        if isinstance(step, Copy):
+            values[step.value] = tensor(step.source).clone(memory_format=torch.contiguous_format)
+        elif isinstance(step, OperatorCall):
+            called = Operator(plan, step, None)
+            returned = called(*map(tensor, called.tensors))
+            values |= zip((number for number in step.values if number is not None), returned, strict=True)
     results = flattened((plan.result,))
     flat = (tensor(leaf.value) if isinstance(leaf, ValueArg) else python_value(leaf) for leaf in results)
     return rebuilt(plan.result, flat)

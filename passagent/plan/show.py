@@ -135,6 +135,9 @@ def _inputs_text(plan: Plan) -> list[str]:
 def _steps_text(plan: Plan) -> list[str]:
     text = _Text(plan)
     text.steps(plan.steps, 0)
+    for leaf in leaves(plan.result):
+        if isinstance(leaf, ValueArg):
+            text.introduce(leaf.value, 0)
     total = moved(plan)
     text.lines.append(
         f"moves at most {size(total.read + total.written)}: reads {size(total.read)}, "
