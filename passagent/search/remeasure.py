@@ -98,17 +98,8 @@ async def _measure_finalist(session: Session, node: Node, series: int, number: i
     evaluation = await evaluate(session, candidate, bar=0.0)
     with store.transaction():
         evaluation_id = keep(store, Case(session.task, candidate, session.environment), evaluation)
-        store.execute(
-            "INSERT INTO confirmations (run_id, series, round, node_id, evaluation_id) "
-            "VALUES (:run, :series, :round, :node, :evaluation)",
-            {
-                "run": session.run.id,
-                "series": series,
-                "round": number,
-                "node": node.id,
-                "evaluation": evaluation_id,
-            },
-        )
+        place = {"run_id": session.run.id, "series": series, "round": number}
+        store.insert("confirmations", **place, node_id=node.id, evaluation_id=evaluation_id)
     session.events.look()
 
 

@@ -72,20 +72,12 @@ def settle_distilled(
     `task_hashes`: all that the task is known by, for `experience.exclude`. To be called in the transaction
     that ends the reply's call, so that the episode is not asked about again.
     """
-    store.execute(
-        "UPDATE distilled_hints SET state = :state, hint_id = :hint_id, hint = :hint, node_id = :node, "
-        "author = :author, task_hashes = :hashes, written_at = :at WHERE episode_id = :episode",
-        {
-            "state": "written" if hint else "none",
-            "hint_id": hint["id"] if hint else None,
-            "hint": json.dumps(redacted(hint)) if hint else None,
-            "node": node_id,
-            "author": author,
-            "hashes": json.dumps(sorted(task_hashes)),
-            "at": now() if hint else None,
-            "episode": episode_id,
-        },
-    )
+    reply: dict[str, Any] = {"state": "none"}
+    if hint:
+        text = json.dumps(redacted(hint))
+        reply = {"state": "written", "hint_id": hint["id"], "hint": text, "written_at": now()}
+    origin = {"node_id": node_id, "author": author, "task_hashes": json.dumps(sorted(task_hashes))}
+    store.update("distilled_hints", episode_id, **reply, **origin)
 
 
 def learned(store: Store, without: Collection[str] = ()) -> list[LearnedRow]:

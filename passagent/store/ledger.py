@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from passagent.store.database import Store, now
-from passagent.store.episodes import Episode
+from passagent.store.episodes import Episode, next_step
 
 Tokens = dict[str, Any]
 """The fields of models.Usage."""
@@ -50,23 +50,10 @@ def start(
     store: Store, episode: Episode, *, role: str, model: str, endpoint: str | None, attempt: int
 ) -> int:
     """A request is about to be sent for the episode's next message; the call's id."""
-    [row] = store.rows(
-        "INSERT INTO calls (run_id, island, episode_id, step, role, model, endpoint, attempt, state, "
-        "started_at) VALUES (:run, :island, :episode, "
-        "(SELECT coalesce(max(seq), 0) + 1 FROM steps WHERE episode_id = :episode), "
-        ":role, :model, :endpoint, :attempt, 'started', :at) RETURNING id",
-        {
-            "run": episode.run_id,
-            "island": episode.island,
-            "episode": episode.id,
-            "role": role,
-            "model": model,
-            "endpoint": endpoint,
-            "attempt": attempt,
-            "at": now(),
-        },
-    )
-    return int(row["id"])
+    about = {"role": role, "model": model, "endpoint": endpoint, "attempt": attempt}
+    place = {"run_id": episode.run_id, "island": episode.island, "episode_id": episode.id}
+    step = next_step(store, episode.id)
+    return store.insert("calls", **place, step=step, **about, state="started", started_at=now())
 
 
 @dataclass(frozen=True)
@@ -143,24 +130,12 @@ def end(store: Store, call_id: int, state: str, ending: Ending) -> None:
     (the server counted tokens), `failed`, or `lost`: given up while it was under way.
     """
     tokens = {kind: ending.tokens.get(kind, 0) for kind in KINDS}
-    names = {
-        **tokens,
-        "state": state,
-        "cost": ending.cost,
-        "latency": ending.latency_s,
-        "stop": ending.stop_reason,
-        "error": ending.error,
-        "at": now(),
-        "id": call_id,
-    }
-    columns = ", ".join(f"{kind} = :{kind}" for kind in KINDS)
+    values = vars(ending) | tokens | {"state": state, "finished_at": now()}
+    del values["tokens"]
+    names = tokens | {"cost": ending.cost, "id": call_id}
     sums = "input_tokens = input_tokens + :input_tokens, output_tokens = output_tokens + :output_tokens"
     with store.transaction():
-        store.execute(
-            f"UPDATE calls SET state = :state, {columns}, cost = :cost, "
-            "latency_s = :latency, stop_reason = :stop, error = :error, finished_at = :at WHERE id = :id",
-            names,
-        )
+        store.update("calls", call_id, **values)
         store.execute(
             f"UPDATE episodes SET {sums}, steps = steps + (SELECT state = 'done' AND role = 'agent' "
             "FROM calls WHERE id = :id) WHERE id = (SELECT episode_id FROM calls WHERE id = :id)",

@@ -138,15 +138,9 @@ def create_run(
         "created_at": now(),
     }
     with store.transaction():
-        store.execute(
-            f"INSERT INTO runs ({', '.join(values)}) VALUES ({', '.join(':' + name for name in values)})",
-            values,
-        )
+        store.insert("runs", **values)
         for island, role in enumerate(roles):
-            store.execute(
-                "INSERT INTO islands (run_id, island, role) VALUES (:run, :island, :role)",
-                {"run": values["id"], "island": island, "role": role},
-            )
+            store.insert("islands", run_id=values["id"], island=island, role=role)
     return get_run(store, values["id"])
 
 
