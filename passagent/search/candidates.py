@@ -178,11 +178,6 @@ async def evaluate(session: Session, candidate: Candidate, bar: float | None = N
     return await session.in_time(_evaluate(session, candidate, bar))
 
 
-async def outline(session: Session, candidate: Candidate) -> Evaluation | list[str]:
-    """The candidate's plans, each in a few lines; its evaluation if there are none. Raises as `evaluate`."""
-    return await session.in_time(session.evaluator.outline(session.task.path, candidate))
-
-
 async def _evaluate(session: Session, candidate: Candidate, bar: float | None) -> Evaluation:
     for wait in (*RETRY_AFTER_S, None):
         try:

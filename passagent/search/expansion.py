@@ -16,13 +16,12 @@ from passagent.agent.taskfiles import read_task_files
 from passagent.agent.tool_specs import CHECK, CODE, EDITOR, EVALUATOR, KNOWLEDGE, PROFILE, Tool
 from passagent.agent.toolbox import check, own_tool, profile, search_code, search_knowledge
 from passagent.agent.workspace import Workspace
-from passagent.evaluator.result import Candidate
+from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.target import target_of
 from passagent.events import EpisodeContinued
 from passagent.experience import knowledge
-from passagent.models.meter import metered
 from passagent.models.types import Message, Usage
-from passagent.search.candidates import limits_of, outline, submitter
+from passagent.search.candidates import limits_of, submitter
 from passagent.search.episode_context import describe, episode_context
 from passagent.search.islands import (
     Greedy,
@@ -35,7 +34,7 @@ from passagent.search.islands import (
     log_gain,
     policy_of,
 )
-from passagent.search.run_models import choose_model, meter_of, writer_of
+from passagent.search.run_models import choose_model, metered, writer_of
 from passagent.search.session import Session
 from passagent.store import episodes, hint_uses, nodes, runs
 from passagent.store.episodes import Episode
@@ -65,14 +64,14 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
             parent_as=parent.as_score if parent else None,
         )
 
-    meter = meter_of(session, episode)
+    model = metered(session, episode, writer_of(session, episode))
 
     def save(message: Message, usage: Usage | None) -> None:
         # at once: what was paid and has arrived is never asked for again
         with session.store.transaction():
             episodes.add_messages(session.store, episode, [message])
             if usage:
-                meter.settle(usage, message.get("stop_reason"))
+                model.settle(usage, message.get("stop_reason"))
         session.events.look()
         if usage:
             session.check()
@@ -80,7 +79,6 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
     files = nodes.get_files(session.store, parent) if parent else {}
     workspace = Workspace(read_task_files(session.task.path), files)
     agent_tools = tools(session, episode, workspace, parent)
-    model = metered(writer_of(session, episode), meter)
     end = await run_episode(model, messages, agent_tools, save, session.config.agent, session.left)
     episode = conclude(session, episode, parent, end.reason)
     session.events.look()
@@ -162,18 +160,17 @@ def _count_gain(session: Session, best: float | None, correct: list[Node]) -> No
     runs.update_run(store, run_id, gains=json.dumps(vars(after)))
 
 
-def tools(
-    session: Session,
-    episode: Episode,
-    workspace: Workspace,
-    parent: Node | None,
-) -> list[Tool]:
+def tools(session: Session, episode: Episode, workspace: Workspace, parent: Node | None) -> list[Tool]:
     """The agent's tools that `agent.tools` asks for, bound to this episode."""
     start_as = parent.as_score if parent and parent.status == "ok" else None
     target = target_of(session.config.evaluator)
+
+    async def outline(files: dict[str, str]) -> Evaluation | list[str]:
+        return await session.in_time(session.evaluator.outline(session.task.path, Candidate(files)))
+
     makers: dict[str, Callable[[], Tool]] = {
         EDITOR: partial(file_editor, workspace),
-        CHECK: partial(check, workspace, lambda files: outline(session, Candidate(files))),
+        CHECK: partial(check, workspace, outline),
         EVALUATOR: partial(pass_evaluator, workspace, submitter(session, episode), start_as),
         KNOWLEDGE: partial(
             search_knowledge,
