@@ -13,8 +13,8 @@ from test_search import finish, store, task  # noqa: F401
 from wire_server import Said, WireServer
 
 from passagent.agent import distiller
-from passagent.agent.context import JudgedNode
 from passagent.agent.distiller import Improvement, ask, open_distiller, prompt, read
+from passagent.agent.prompt import JudgedNode
 from passagent.agent.tokens import tokens
 from passagent.config import load_config, override
 from passagent.errors import PassagentError, UsageError
@@ -321,7 +321,7 @@ def test_a_budget_without_room_leaves_it_to_be_asked(store, task):  # noqa: F811
     teacher = Wide()
     session = taught_session(store, task, teacher, max_tokens=9_000)
     outcome = finish(session)
-    assert outcome.state == "finished" and "tokens" in outcome.reason
+    assert outcome.state == "finished" and "tokens" in outcome.stop_reason
     assert teacher.calls == []
     assert [row["state"] for row in table(store, session.run).values()] == ["wanted"]
     assert len(store.rows("SELECT id FROM episodes")) == min(table(store, session.run))
@@ -336,7 +336,7 @@ def test_the_gain_that_meets_the_target_is_asked_about_before_the_run_is_over(st
     teacher = Teacher()
     session = taught_session(store, task, teacher, iters=10, target_as=best, reuse=False)
     outcome = finish(session)
-    assert outcome.state == "finished" and "target AS" in outcome.reason
+    assert outcome.state == "finished" and "target AS" in outcome.stop_reason
     rows = table(store, session.run)
     last = store.row(
         "SELECT number, state, end_reason FROM episodes WHERE run_id = :r ORDER BY number DESC LIMIT 1",

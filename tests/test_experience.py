@@ -13,8 +13,9 @@ from passagent.errors import UsageError
 from passagent.evaluator.hardware import machine as hardware
 from passagent.evaluator.hardware.machine import Machine, measure_machine
 from passagent.evaluator.result import Evaluation, GraphResult, Mismatch, Speedup, Violation, Worst
-from passagent.experience import diagnose, knowledge, read, search
-from passagent.experience.diagnosis import LABELS
+from passagent.experience import knowledge
+from passagent.experience.diagnosis import LABELS, diagnose
+from passagent.experience.knowledge import read, search
 from passagent.tasks import load_task
 from passagent.tasks.inputs import make_inputs
 from passagent.tasks.module import load_module

@@ -15,8 +15,18 @@ import torch
 from closeness import assert_as_exact_as_eager
 from tiny import MODEL, write_subgraph, write_task
 
-from passagent.agent.context import Attempt, EpisodeContext, JudgedNode
-from passagent.agent.prompt import TOKENS, compose, note_of, prompts_hash, roles, short_note, shown_files
+from passagent.agent.prompt import (
+    TOKENS,
+    Attempt,
+    EpisodeContext,
+    JudgedNode,
+    compose,
+    note_of,
+    prompts_hash,
+    roles,
+    short_note,
+    shown_files,
+)
 from passagent.agent.taskview import figures, view_task
 from passagent.agent.tokens import tokens
 from passagent.config import EvaluatorConfig, load_config
@@ -25,8 +35,8 @@ from passagent.evaluator.hardware.machine import Machine
 from passagent.evaluator.reference.eager import EagerGraph, Output
 from passagent.evaluator.result import MANIFEST, Candidate
 from passagent.evaluator.target import target_of
-from passagent.experience import knowledge, load_hints
-from passagent.experience.hints import Hint
+from passagent.experience import knowledge
+from passagent.experience.hints import Hint, load_hints
 from passagent.experience.knowledge import Passage
 from passagent.system import resources
 from passagent.tasks import load_task

@@ -18,7 +18,7 @@ from typing import Any
 
 from passagent.evaluator.reference.eager import EagerGraph
 from passagent.evaluator.result import MANIFEST, Candidate, Evaluation, GraphResult, Speedup
-from passagent.experience import Diagnosis
+from passagent.experience.diagnosis import Diagnosis
 from passagent.models.scripted import ScriptedModel, calling
 from passagent.models.types import Message, ToolSpec
 from passagent.sandbox.environment import evaluator_version

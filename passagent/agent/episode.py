@@ -11,7 +11,6 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any
 
 from passagent.agent.evaluator_tool import answers_data
 from passagent.agent.taskfiles import ToolError
@@ -94,8 +93,9 @@ async def run_episode(
         messages.append(message)
 
     def add_result(message: Message, result: Answer) -> None:
-        rest = left(messages, result.data, limits, len(pending))
+        used = evaluations(messages) + result.data.get("evaluation", {}).get("is_run", False) + len(pending)
         most = {"steps": limits.max_steps, "evaluations": limits.max_evaluations}
+        rest = {"steps": most["steps"] - steps(messages), "evaluations": max(0, most["evaluations"] - used)}
         parts = [f"{number} of {most[name]} {name}" for name, number in rest.items()] + more_left()
         text = f"{result.text}\nleft: {', '.join(parts)}"
         add(message | {"content": text, "data": result.data | {"left": rest}})
@@ -152,35 +152,25 @@ def check(messages: list[Message], limits: AgentConfig, pending: int) -> None:
 
     `pending`: evaluations that are under way or not reported yet.
     """
-    last, row = messages[-1], replies_without_calls(messages)
-    reply = next((message for message in reversed(messages) if message["role"] == "assistant"), last)
-    if reply.get("stop_reason") == REFUSAL:
+    last, is_cut = messages[-1], messages[-1].get("stop_reason") == LENGTH
+    replies = [message for message in reversed(messages) if message["role"] == "assistant"]
+    if replies and replies[0].get("stop_reason") == REFUSAL:
         raise Over("refusal")
-    if last["role"] == "assistant" and not last["tool_calls"]:
-        if (
-            last.get("stop_reason") != LENGTH
-            and last["content"].strip()
-            and (row > 1 or not untried(messages))
-        ):
+    is_text = last["role"] == "assistant" and not last["tool_calls"]
+    if is_text:
+        row = len(list(takewhile(lambda reply: not reply["tool_calls"], replies)))
+        if last["content"].strip() and not is_cut and (row > 1 or not untried(messages)):
             raise Over("done")
         if row >= MAX_REMARKS:
             raise Over("empty")
-    if evaluations(messages) + pending >= limits.max_evaluations and (pending or is_last_seen(messages)):
+    since = takewhile(lambda message: "evaluation" not in message.get("data", {}), reversed(messages))
+    is_last_seen = any(message["role"] == "assistant" for message in since)
+    if evaluations(messages) + pending >= limits.max_evaluations and (pending or is_last_seen):
         raise Over("max_evaluations")
-    if steps(messages) >= limits.max_steps:
+    if len(replies) >= limits.max_steps:
         raise Over("max_steps")
-    if last["role"] == "assistant" and not last["tool_calls"]:
-        is_cut = last.get("stop_reason") == LENGTH
+    if is_text:
         raise Remark(CUT_TEXT if is_cut else UNTRIED if last["content"].strip() else EMPTY)
-
-
-def left(messages: list[Message], data: dict[str, Any], limits: AgentConfig, pending: int) -> dict[str, int]:
-    """Return what is left of the episode's limits after a tool's result that carries `data`."""
-    used = evaluations(messages) + data.get("evaluation", {}).get("is_run", False) + pending
-    return {
-        "steps": limits.max_steps - steps(messages),
-        "evaluations": max(0, limits.max_evaluations - used),
-    }
 
 
 async def answer(call: dict[str, str], tools: dict[str, Tool], is_cut: bool, may_evaluate: bool) -> Answer:
@@ -228,12 +218,6 @@ def steps(messages: list[Message]) -> int:
     return sum(message["role"] == "assistant" for message in messages)
 
 
-def is_last_seen(messages: list[Message]) -> bool:
-    """Return whether the model has replied since the last evaluation's result."""
-    since = takewhile(lambda message: "evaluation" not in message.get("data", {}), reversed(messages))
-    return any(message["role"] == "assistant" for message in since)
-
-
 def evaluations(messages: list[Message]) -> int:
     """Candidates evaluated so far, those not counted that gave no plan."""
     results = [message.get("data", {}).get("evaluation") for message in messages]
@@ -242,21 +226,14 @@ def evaluations(messages: list[Message]) -> int:
 
 def untried(messages: list[Message]) -> bool:
     """Return whether nothing was handed to the evaluator yet, or something was written since."""
+
+    def is_handed(message: Message) -> bool:  # it answers a call that handed the evaluator a candidate
+        is_answer = message["role"] == "tool" and message["name"] == EVALUATOR
+        return is_answer and not message["data"].get("error")
+
     since = list(takewhile(lambda message: not is_handed(message), reversed(messages)))
     edits = [message.get("data", {}).get("edit") for message in since]
     return len(since) == len(messages) or "wrote" in takewhile(lambda edit: edit != "restored", edits)
-
-
-def is_handed(message: Message) -> bool:
-    """Return whether a message answers a call that handed the evaluator a candidate."""
-    is_answer = message["role"] == "tool" and message["name"] == EVALUATOR
-    return is_answer and not message["data"].get("error")
-
-
-def replies_without_calls(messages: list[Message]) -> int:
-    """Return how many replies at the end have no tool call."""
-    replies = [message for message in reversed(messages) if message["role"] == "assistant"]
-    return len(list(takewhile(lambda reply: not reply["tool_calls"], replies)))
 
 
 def unanswered(messages: list[Message]) -> list[tuple[dict[str, str], bool]]:

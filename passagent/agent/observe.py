@@ -15,7 +15,7 @@ from typing import Any
 
 from passagent.agent.tokens import CHARACTERS, cut_middle
 from passagent.evaluator.result import Evaluation, GraphResult, Mismatch, Speedup, Status, Violation
-from passagent.experience.failure import excerpts, mismatch_text
+from passagent.experience.diagnosis import excerpts, mismatch_text
 
 MAX_LEFT = 30
 """Operators named that passes left."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from passagent.models.types import Message, ToolSpec, Usage
+from passagent.models.types import Message, ToolSpec
 
 _NO_NAME = re.compile(r"[^a-zA-Z0-9_-]+")
 """Characters that no API takes in a tool's name, though replies hold them."""
@@ -35,11 +35,11 @@ def valid_history(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> lis
     names, valid = [tool.name for tool in tools], list[Message]()
     for message in messages:
         if message["role"] == "assistant":
-            calls = [
-                call
-                | {"name": _sent_name(call["name"], names), "arguments": _sent_arguments(call["arguments"])}
-                for call in message["tool_calls"]
-            ]
+            calls = []
+            for call in message["tool_calls"]:
+                name = _NO_NAME.sub("_", call["name"]).strip("_")[:MAX_NAME] or "unnamed"
+                name = meant_tool(call["name"], names) or name
+                calls.append(call | {"name": name, "arguments": _sent_arguments(call["arguments"])})
             if message["content"].strip() or calls:
                 valid.append(message | {"tool_calls": calls})
         elif message["role"] == "user" and valid and valid[-1]["role"] == "user":
@@ -48,10 +48,6 @@ def valid_history(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> lis
             valid.append(message)
     cleaned: list[Message] = clean(valid)
     return cleaned
-
-
-def _sent_name(name: str, tools: Sequence[str]) -> str:
-    return meant_tool(name, tools) or _NO_NAME.sub("_", name).strip("_")[:MAX_NAME] or "unnamed"
 
 
 def _sent_arguments(text: str) -> str:
@@ -73,19 +69,3 @@ def meant_tool(name: str, tools: Sequence[str]) -> str | None:
     """Return the one of `tools` that `name` holds as a word, as `functions.check` does; else None."""
     named = set(re.findall(r"[\w-]+", name)) & set(tools)
     return named.pop() if len(named) == 1 else None
-
-
-def openai_usage(data: dict[str, Any], prompt: str, completion: str) -> Usage | None:
-    """Read the usage of an OpenAI API; `prompt` and `completion` begin the names of its counts."""
-    usage = data.get("usage")
-    if not usage:
-        return None
-    details = usage.get(f"{prompt}_tokens_details") or {}
-    reasoning = (usage.get(f"{completion}_tokens_details") or {}).get("reasoning_tokens")
-    return Usage(
-        input_tokens=int(usage.get(f"{prompt}_tokens") or 0),
-        output_tokens=int(usage.get(f"{completion}_tokens") or 0),
-        cached_tokens=int(details.get("cached_tokens") or 0),
-        reasoning_tokens=int(reasoning or 0),
-        cache_write_tokens=int(details.get("cache_write_tokens") or 0),
-    )

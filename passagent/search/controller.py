@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from passagent import __version__
 from passagent.agent.prompt import prompts_hash
@@ -33,17 +32,10 @@ POLL_S = 0.25
 """Between two looks at what a person asks for, s."""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a session ended."""
+async def search(session: Session) -> None:
+    """Search until a stopping rule (the run is `finished`) or `session.stop` (`stopped`) ends it.
 
-    state: str
-    """`finished` (a stopping rule) or `stopped` (a person)."""
-    reason: str
-
-
-async def search(session: Session) -> Outcome:
-    """Search until a stopping rule or `session.stop` ends it. Everything is stored; the run can be resumed.
+    Everything is stored; the run can be resumed.
 
     Raises UsageError where another process drives the run, and what model and evaluator raise: what the other
     islands have in flight is finished first.
@@ -67,7 +59,6 @@ async def search(session: Session) -> Outcome:
                 log.warning("the session's end could not be stored: %s", error)
             if session.distiller is not None:
                 await session.distiller.close()
-        return Outcome(state, reason)
 
 
 async def _watched(session: Session) -> None:

@@ -7,17 +7,17 @@ import re
 from collections.abc import Iterable
 from itertools import chain, zip_longest
 
-from passagent.agent.context import Attempt, EpisodeContext, JudgedNode, changes, diagnosis_of
+from passagent.agent.prompt import Attempt, EpisodeContext, JudgedNode, changes, diagnosis_of
 from passagent.errors import PassagentError
 from passagent.evaluator.fleet.opening import LOCAL, threads_of
 from passagent.evaluator.hardware.devices import first_device
 from passagent.evaluator.reference import eager
 from passagent.evaluator.reference.eager import EagerGraph
 from passagent.evaluator.target import kind_of, target_of
-from passagent.experience import knowledge, retrieve
+from passagent.experience import knowledge
+from passagent.experience.diagnosis import first_error
 from passagent.experience.exemplars import Match
-from passagent.experience.failure import first_error
-from passagent.experience.hints import LEARNED, Hint, LearnedHint, Situation, is_held_out
+from passagent.experience.hints import LEARNED, Hint, LearnedHint, Situation, is_held_out, retrieve
 from passagent.experience.knowledge import Passage
 from passagent.search.finalists import evaluation_of
 from passagent.search.islands import IslandView, is_draft, is_first

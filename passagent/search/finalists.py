@@ -31,11 +31,6 @@ _SAME, _SAME_OF_TWO = 7.0, 2.0
 """Spread of the rounds over their own error, squared, from which on they differ by more than that: about the
 95% point of F for three rounds; two, whose spread says little, must agree better."""
 
-_RATIOS, _SAMPLES = (
-    ("speedup", "vs_reference"),
-    ("eager_samples_ms", "compiled_samples_ms", "blocks", "pairs"),
-)
-
 CLOSE = 1.01
 """The winner's AS over another's below which it matters little which of the two is named."""
 NARROW = 1.05
@@ -260,12 +255,14 @@ def pooled(rounds: Sequence[Evaluation]) -> Evaluation:
 def _pooled_graph(rounds: Sequence[GraphResult]) -> GraphResult:
     """One subgraph's result from those of all rounds, see pooled."""
     worst = max(rounds, key=lambda graph: (graph.passes_from_t or 0, graph.max_abs_diff or 0.0))
-    speedup, vs_reference = (_pooled_speedup([getattr(graph, name) for graph in rounds]) for name in _RATIOS)
+    speedup = _pooled_speedup([graph.speedup for graph in rounds])
+    vs_reference = _pooled_speedup([graph.vs_reference for graph in rounds])
     eager_ms = score.geometric_mean(times) if all(times := [g.eager_ms or 0.0 for g in rounds]) else None
     compiled_ms = eager_ms / speedup.e2e if eager_ms and speedup else None
     ms = {"eager_ms": eager_ms, "compiled_ms": compiled_ms, "pace_ms": worst.pace_ms and eager_ms}
     counts = {"trials": sum(g.trials for g in rounds), "unstable": all(g.unstable for g in rounds)}
-    samples: dict[str, Any] = {name: [] for name in _SAMPLES}
+    names = ("eager_samples_ms", "compiled_samples_ms", "blocks", "pairs")
+    samples: dict[str, Any] = {name: [] for name in names}
     return worst.model_copy(update=samples | ms | counts | {"speedup": speedup, "vs_reference": vs_reference})
 
 

@@ -27,7 +27,8 @@ from passagent.evaluator.judging.effort import check_task_room
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.target import target_of
 from passagent.events import OnEvent
-from passagent.experience import Diagnosis, load_hints
+from passagent.experience.diagnosis import Diagnosis
+from passagent.experience.hints import load_hints
 from passagent.models import open_model
 from passagent.models.ensemble import model_names
 from passagent.models.prices import Price, check_budget, prices_of

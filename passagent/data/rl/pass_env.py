@@ -13,12 +13,11 @@ from inspect import Parameter, Signature
 from typing import Any, Literal
 
 from passagent.agent import toolbox
-from passagent.agent.context import EpisodeContext
 from passagent.agent.editor import file_editor
 from passagent.agent.episode import answer
 from passagent.agent.evaluator_tool import pass_evaluator
 from passagent.agent.observe import observation, verdict
-from passagent.agent.prompt import compose
+from passagent.agent.prompt import EpisodeContext, compose
 from passagent.agent.taskfiles import read_task_files
 from passagent.agent.tool_specs import Answer, Tool
 from passagent.agent.toolbox import SPECS

@@ -16,8 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from passagent.agent.context import EpisodeContext
-from passagent.agent.prompt import compose
+from passagent.agent.prompt import EpisodeContext, compose
 from passagent.agent.taskfiles import TASK, ToolError, read_task_files
 from passagent.agent.workspace import Workspace
 from passagent.config import Config
