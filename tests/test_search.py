@@ -205,9 +205,10 @@ def test_first_message_waits_for_eagers_figures_which_are_kept_for_a_day(store, 
         searching = asyncio.create_task(search(stopped))
         await asyncio.sleep(0.3)
         stopped.stop("a person", interrupted=True)
-        return await searching
+        await searching
 
-    assert asyncio.run(stop_soon()).state == "stopped"
+    asyncio.run(stop_soon())
+    assert runs.get_run(store, stopped.run.id).state == "stopped"
 
 
 class Failing(tiny_search.FastEvaluator):

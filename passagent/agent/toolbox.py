@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 from passagent import extend
 from passagent.agent import editor, evaluator_tool
 from passagent.agent.observe import why_unrecorded
-from passagent.agent.taskfiles import ToolError
+from passagent.agent.taskfiles import ToolError, read_task_files
 from passagent.agent.tool_specs import (
     CHECK,
     CODE,
     CODE_SPEC,
     DEEP,
     DOCUMENT,
+    EDITOR,
+    EVALUATOR,
     KNOWLEDGE,
     KNOWS,
     LIMITS,
@@ -33,6 +36,7 @@ from passagent.experience import code_search, knowledge
 from passagent.experience.knowledge import Passage
 from passagent.extend import Target
 from passagent.models.types import ToolSpec
+from passagent.tasks import Task
 
 MAX_PASSAGES, MAX_PASSAGE = 2, 700
 """Passages that a search shows, and characters of each; its document can be read whole."""
@@ -186,8 +190,43 @@ def spec_of(name: str) -> ToolSpec:
     return spec
 
 
-def own_tool(path: str, workspace: Workspace) -> Tool:
-    """Make a tool of the user's own. Raises UsageError, see extend.make."""
+class Services(NamedTuple):
+    """What the tools ask of whoever runs the episode."""
+
+    submit: evaluator_tool.Submit
+    outline: Outline
+    limits: Limits
+
+
+def open_tools(
+    names: Sequence[str],
+    task: Task,
+    files: Mapping[str, str],
+    target: Target,
+    services: Services,
+    start_as: float | None = None,
+) -> list[Tool]:
+    """The tools of an episode, ours and the user's own, on a workspace that holds `files`.
+
+    `start_as`: their AS; None if they are not correct. Raises UsageError, see extend.make.
+    """
+    workspace = Workspace(read_task_files(task.path), files)
+    makers: dict[str, Callable[[], Tool]] = {
+        EDITOR: partial(editor.file_editor, workspace),
+        CHECK: partial(check, workspace, services.outline),
+        EVALUATOR: partial(evaluator_tool.pass_evaluator, workspace, services.submit, start_as),
+        KNOWLEDGE: partial(
+            search_knowledge,
+            partial(knowledge.search, operators=task.operators, target=target),
+            partial(knowledge.read, target=target),
+        ),
+        PROFILE: partial(profile, workspace, services.limits),
+        CODE: partial(search_code, target),
+    }
+    return [makers[name]() if name in makers else _own_tool(name, workspace) for name in names]
+
+
+def _own_tool(path: str, workspace: Workspace) -> Tool:
     tool = extend.make(path, "agent.tools", workspace)
 
     async def run(arguments: dict[str, Any], call_id: str) -> Answer:

@@ -73,7 +73,7 @@ def tell(store: Store, node: Node, files: dict[str, str], evaluation: Evaluation
     parent = None if node.parent_id is None else nodes.get_node(store, node.parent_id)
     diagnosed, before = node.diagnosed or {}, (parent and parent.diagnosed) or {}
     diagnosis = diagnosed.get("text", "") if diagnosed.get("label") != before.get("label") else ""
-    parent_as = parent.as_score if parent and parent.status == "ok" else None
+    parent_as = parent.correct_as if parent else None
     return observation(evaluation, parent_as, best_before(store, node), files, diagnosis)
 
 

@@ -21,7 +21,8 @@ from passagent.search.candidates import judge
 from passagent.search.expansion import conclude, run_claimed
 from passagent.search.remeasure import confirm, confirm_contender, environment_of, measure_again
 from passagent.search.run_models import distil, distil_rest
-from passagent.search.session import EXPERT, Session, Stopping
+from passagent.search.session import EXPERT, Session
+from passagent.search.stop import Stopping
 from passagent.store import episodes, nodes, runs, sessions
 from passagent.store.runs import SEEDS
 from passagent.store.sessions import driven

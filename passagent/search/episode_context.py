@@ -48,7 +48,7 @@ def episode_context(session: Session, episode: Episode, parent: Node | None) -> 
         tried, more = attempts(session, episode, parent, island.nodes)
         best = IslandView(store, run_id, episode.island).best_before(episode.number)
         scores += [best] if best is not None and best > 0 else []
-    scores += [parent.as_score] if parent and parent.status == "ok" and parent.as_score else []
+    scores += [parent.correct_as] if parent and parent.correct_as else []
     past: list[Match] = []
     if begins and episode.model != EXPERT and session.memory and session.config.experience.examples:
         past = session.memory.find(DRAFT_EXAMPLES if draft else 0).examples

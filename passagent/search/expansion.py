@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from passagent.agent.editor import file_editor
 from passagent.agent.episode import run_episode
-from passagent.agent.evaluator_tool import pass_evaluator
 from passagent.agent.prompt import compose
-from passagent.agent.taskfiles import read_task_files
-from passagent.agent.tool_specs import CHECK, CODE, EDITOR, EVALUATOR, KNOWLEDGE, PROFILE, Tool
-from passagent.agent.toolbox import check, own_tool, profile, search_code, search_knowledge
-from passagent.agent.workspace import Workspace
+from passagent.agent.toolbox import Services, open_tools
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.target import target_of
 from passagent.events import EpisodeContinued
-from passagent.experience import knowledge
 from passagent.models.types import Message, Usage
 from passagent.search.candidates import limits_of, submitter
 from passagent.search.episode_context import describe, episode_context
@@ -76,10 +69,14 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
         if usage:
             session.check()
 
-    files = nodes.get_files(session.store, parent) if parent else {}
-    workspace = Workspace(read_task_files(session.task.path), files)
-    agent_tools = tools(session, episode, workspace, parent)
-    end = await run_episode(model, messages, agent_tools, save, session.config.agent, session.left)
+    async def outline(files: dict[str, str]) -> Evaluation | list[str]:
+        return await session.in_time(session.evaluator.outline(session.task.path, Candidate(files)))
+
+    config, files = session.config, nodes.get_files(session.store, parent) if parent else {}
+    services = Services(submitter(session, episode), outline, partial(limits_of, session))
+    target, start_as = target_of(config.evaluator), parent.correct_as if parent else None
+    tools = open_tools(config.agent.tools, session.task, files, target, services, start_as)
+    end = await run_episode(model, messages, tools, save, config.agent, session.left)
     episode = conclude(session, episode, parent, end.reason)
     session.events.look()
     return episode
@@ -134,7 +131,7 @@ def conclude(session: Session, episode: Episode, parent: Node | None, reason: st
     new = max((node.as_score or 0.0 for node in right if node.repeat_of is None), default=None)
     gain = log_gain(parent, best)
     scores = [IslandView(store, session.run.id, island).best_before(episode.number)]
-    scores += [parent.as_score] if parent and parent.status == "ok" else []
+    scores += [parent.correct_as] if parent else []
     before = max((score for score in scores if score is not None), default=None)
     gained = is_progress(before, new)
     with store.transaction():
@@ -158,28 +155,3 @@ def _count_gain(session: Session, best: float | None, correct: list[Node]) -> No
     headroom = min((value for value in headrooms if value is not None), default=None)
     after = gains_after(before, start, best, session.elapsed_s, headroom)
     runs.update_run(store, run_id, gains=json.dumps(vars(after)))
-
-
-def tools(session: Session, episode: Episode, workspace: Workspace, parent: Node | None) -> list[Tool]:
-    """The agent's tools that `agent.tools` asks for, bound to this episode."""
-    start_as = parent.as_score if parent and parent.status == "ok" else None
-    target = target_of(session.config.evaluator)
-
-    async def outline(files: dict[str, str]) -> Evaluation | list[str]:
-        return await session.in_time(session.evaluator.outline(session.task.path, Candidate(files)))
-
-    makers: dict[str, Callable[[], Tool]] = {
-        EDITOR: partial(file_editor, workspace),
-        CHECK: partial(check, workspace, outline),
-        EVALUATOR: partial(pass_evaluator, workspace, submitter(session, episode), start_as),
-        KNOWLEDGE: partial(
-            search_knowledge,
-            partial(knowledge.search, operators=session.task.operators, target=target),
-            partial(knowledge.read, target=target),
-        ),
-        PROFILE: partial(profile, workspace, partial(limits_of, session)),
-        CODE: partial(search_code, target),
-    }
-    return [
-        makers[name]() if name in makers else own_tool(name, workspace) for name in session.config.agent.tools
-    ]

@@ -82,7 +82,7 @@ def log_gain(parent: Node | None, best_as: float | None) -> float | None:
     """ln(best AS / the AS before), a parent that is not correct counting as the task; None without a best."""
     if best_as is None or best_as <= 0:
         return None
-    start = parent.as_score if parent is not None and parent.status == "ok" and parent.as_score else EAGER_AS
+    start = (parent.correct_as if parent else None) or EAGER_AS
     return math.log(best_as / start)
 
 

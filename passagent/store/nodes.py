@@ -55,6 +55,11 @@ class Node:
         return UNTIMED if self.as_score is None else self.as_score
 
     @property
+    def correct_as(self) -> float | None:
+        """The AS of a correct node; None where it is not correct or was not timed."""
+        return self.as_score if self.status == "ok" else None
+
+    @property
     def rank(self) -> tuple[float, int, int]:
         """The better node has the higher rank; of equal ones the earlier, by episode and place, not by id."""
         return self.fitness, -self.number, -self.place

@@ -31,8 +31,9 @@ from passagent.evaluator.target import target_of
 from passagent.models.types import Message, ToolSpec
 from passagent.sandbox.environment import device_name, evaluator_version
 from passagent.search.candidates import judge, propose, tell
-from passagent.search.session import Evaluator, Stopping
+from passagent.search.session import Evaluator
 from passagent.search.setup import stored_task
+from passagent.search.stop import Stopping
 from passagent.store import Store, episodes, nodes, runs, sessions
 from passagent.store.episodes import Episode
 from passagent.store.nodes import CANCELLED, Node
