@@ -178,12 +178,7 @@ class Judges(NamedTuple):
 
 
 async def judged(
-    judges: Judges,
-    store: Store | None,
-    task: Task,
-    candidate: Candidate,
-    config: Config,
-    fresh: bool = False,
+    judges: Judges, store: Store | None, task: Task, candidate: Candidate, config: Config, fresh: bool = False
 ) -> Known:
     """Evaluate as a person asks for it: from the store (unless `fresh`), or measured and stored there.
 

@@ -102,11 +102,7 @@ def likeness(first_operators: Sequence[str], other: Sequence[str]) -> float:
 
 
 def retrieve(
-    task: Fingerprint,
-    exemplars: Iterable[Exemplar],
-    target: str,
-    limit: int,
-    without: Collection[str] = (),
+    task: Fingerprint, exemplars: Iterable[Exemplar], target: str, limit: int, without: Collection[str] = ()
 ) -> Found:
     """The seed and the `limit` examples for a task on `target`; `without` those with one of these hashes.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from dataclasses import replace
 from functools import partial
 
@@ -16,17 +15,7 @@ from passagent.events import EpisodeContinued
 from passagent.models.types import Message, Usage
 from passagent.search.candidates import limits_of, submitter
 from passagent.search.episode_context import describe, episode_context
-from passagent.search.islands import (
-    Greedy,
-    IslandView,
-    choose_migrant,
-    gains_after,
-    is_draft,
-    is_first,
-    is_progress,
-    log_gain,
-    policy_of,
-)
+from passagent.search.islands import IslandView, choose_parent, gains_after, is_progress, log_gain
 from passagent.search.run_models import choose_model, metered, writer_of
 from passagent.search.session import Session
 from passagent.store import episodes, hint_uses, nodes, runs
@@ -85,7 +74,7 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
 def begin(session: Session, episode: Episode) -> tuple[Episode, list[Message]]:
     """Choose the parent and store it with the hints shown and the first two messages, all or nothing."""
     store = session.store
-    parent, reason = choose_parent(session, episode, random.Random(f"parent:{episode.seed}"))
+    parent, reason = choose_parent(store, session.run, session.config.search, episode)
     parent_id = parent.id if parent else None
     model = choose_model(session, episode)
     episode = replace(episode, parent_id=parent_id, migration=reason, model=model)
@@ -98,25 +87,6 @@ def begin(session: Session, episode: Episode) -> tuple[Episode, list[Message]]:
         episodes.add_messages(store, episode, messages)
     session.events.look()
     return episode, messages
-
-
-def choose_parent(session: Session, episode: Episode, rng: random.Random) -> tuple[Node | None, str | None]:
-    """The parent (None: the task itself) and, where it comes from another island, why."""
-    search, run, store = session.config.search, session.run, session.store
-    if is_draft(search, episode.number):
-        return None, None
-    is_seed = episode.island == SEEDS
-    if is_seed or is_first(search.drafts, run.islands, episode.number):
-        seed = Greedy().select(IslandView(store, run.id, SEEDS), rng)
-        if is_seed or seed:
-            return seed, None
-    policy = policy_of(search)
-    stagnant = runs.get_island(store, run.id, episode.island).stagnant
-    if policy.scope == "islands" and stagnant >= search.stagnation:
-        migrant = choose_migrant(store, run, episode.island, episode.number)
-        if migrant is not None:
-            return migrant
-    return policy.select(IslandView(store, run.id, episode.island), rng), None
 
 
 def conclude(session: Session, episode: Episode, parent: Node | None, reason: str) -> Episode:

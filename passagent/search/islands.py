@@ -12,6 +12,7 @@ from passagent import extend
 from passagent.config import SearchConfig
 from passagent.evaluator.result import GRAVITY
 from passagent.store import Store, nodes, runs
+from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS, Gains, Run
 
@@ -332,6 +333,26 @@ class Mcts:
 
     def _room(self, place: Place) -> int:
         return min(MAX_CHILDREN, math.floor(max(place.visits, 1) ** self.widening))
+
+
+def choose_parent(
+    store: Store, run: Run, config: SearchConfig, episode: Episode
+) -> tuple[Node | None, str | None]:
+    """The parent (None: the task itself) and, where it comes from another island, why."""
+    if is_draft(config, episode.number):
+        return None, None
+    rng, is_seed = random.Random(f"parent:{episode.seed}"), episode.island == SEEDS
+    if is_seed or is_first(config.drafts, run.islands, episode.number):
+        seed = Greedy().select(IslandView(store, run.id, SEEDS), rng)
+        if is_seed or seed:
+            return seed, None
+    policy = policy_of(config)
+    stagnant = runs.get_island(store, run.id, episode.island).stagnant
+    if policy.scope == "islands" and stagnant >= config.stagnation:
+        migrant = choose_migrant(store, run, episode.island, episode.number)
+        if migrant is not None:
+            return migrant
+    return policy.select(IslandView(store, run.id, episode.island), rng), None
 
 
 def choose_migrant(store: Store, run: Run, island: int, number: int) -> tuple[Node, str] | None:

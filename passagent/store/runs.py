@@ -248,12 +248,7 @@ def remove_run(store: Store, run_id: str) -> dict[str, int]:
         "SELECT plans FROM evaluations WHERE plans IS NOT NULL)"
     )
     store.execute("DELETE FROM runs WHERE id = :run", names)
-    return {
-        "nodes": counts["nodes"],
-        "evaluations": evaluations,
-        "messages": messages,
-        "hints": len(hints),
-    }
+    return {"nodes": counts["nodes"], "evaluations": evaluations, "messages": messages, "hints": len(hints)}
 
 
 def for_removal(store: Store) -> None:

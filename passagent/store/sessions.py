@@ -173,9 +173,7 @@ def of_run(store: Store, run_id: str) -> list[StoredSession]:
 def last(store: Store, run_id: str) -> StoredSession | None:
     """The session that began last."""
     return store.one(
-        StoredSession,
-        "SELECT * FROM sessions WHERE run_id = :run ORDER BY id DESC LIMIT 1",
-        {"run": run_id},
+        StoredSession, "SELECT * FROM sessions WHERE run_id = :run ORDER BY id DESC LIMIT 1", {"run": run_id}
     )
 
 

@@ -66,10 +66,7 @@ _SOURCES = {
         "sessions.id",
         "left_at IS NULL",
         "owner, version, json(changes) AS changes, joined_at, left_at, left_because FROM sessions",
-        (
-            (Joined, "joined_at"),
-            (Left, "left_at"),
-        ),
+        ((Joined, "joined_at"), (Left, "left_at")),
     ),
     "episodes": _Source(
         "episodes.id",
@@ -82,11 +79,7 @@ _SOURCES = {
         "CASE WHEN episodes.model IS NOT NULL THEN episodes.created_at END AS begun_at, "
         "episodes.finished_at, end_reason, steps, best_node, best_as, gain FROM episodes "
         "LEFT JOIN nodes AS parents ON parents.id = episodes.parent_id",
-        (
-            (Migrated, "migrated_at"),
-            (EpisodeBegun, "begun_at"),
-            (EpisodeEnded, "finished_at"),
-        ),
+        ((Migrated, "migrated_at"), (EpisodeBegun, "begun_at"), (EpisodeEnded, "finished_at")),
     ),
     "calls": _Source(
         "calls.id",
@@ -96,10 +89,7 @@ _SOURCES = {
         "CASE WHEN calls.state = 'done' THEN calls.finished_at END AS replied_at, "
         "CASE WHEN calls.state != 'done' THEN calls.finished_at END AS failed_at "
         "FROM calls JOIN episodes ON episodes.id = episode_id",
-        (
-            (Replied, "replied_at"),
-            (RequestFailed, "failed_at"),
-        ),
+        ((Replied, "replied_at"), (RequestFailed, "failed_at")),
     ),
     "nodes": _Source(
         "nodes.id",
@@ -116,10 +106,7 @@ _SOURCES = {
         "FROM nodes JOIN episodes ON episodes.id = nodes.episode_id "
         "LEFT JOIN nodes AS parents ON parents.id = nodes.parent_id "
         "LEFT JOIN evaluations ON evaluations.id = nodes.evaluation_id",
-        (
-            (Proposed, "created_at"),
-            (Judged, "evaluated_at"),
-        ),
+        ((Proposed, "created_at"), (Judged, "evaluated_at")),
     ),
     "confirmations": _Source(
         "confirmations.evaluation_id",
