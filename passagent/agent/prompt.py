@@ -33,8 +33,7 @@ from passagent.experience.hints import Hint
 from passagent.experience.knowledge import Passage
 from passagent.extend import Target
 from passagent.models.types import Message, ToolSpec
-from passagent.store.nodes import Node
-from passagent.store.runs import SEEDS
+from passagent.store import SEEDS, Node
 from passagent.system import resources
 from passagent.tasks import Task
 

@@ -13,8 +13,7 @@ from passagent.errors import PassagentError
 from passagent.models.prices import Price
 from passagent.models.retry import Retrying, Transient, one_line
 from passagent.models.types import Message, Reply, ToolSpec, Usage
-from passagent.store import Store, ledger
-from passagent.store.episodes import Episode
+from passagent.store import Episode, Store, ledger
 from passagent.system.redaction import redact
 
 Admit = Callable[[int, float | None], Awaitable[Callable[[], None]]]

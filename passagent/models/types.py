@@ -76,16 +76,13 @@ class Model(Protocol):
     @property
     def name(self) -> str:
         """The name that a person gave."""
-        ...
 
     async def complete(self, messages: list[Message], tools: list[ToolSpec]) -> Reply:
         """The next assistant message. Raises PassagentError: UsageError for what a person must set right,
         InfrastructureError after the last retry."""
-        ...
 
     async def close(self) -> None:
         """Release connections."""
-        ...
 
 
 def assistant(content: str, tool_calls: list[dict[str, str]] | None = None) -> Message:

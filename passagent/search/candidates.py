@@ -29,9 +29,7 @@ from passagent.search.islands import IslandView
 from passagent.search.run_models import ask_validator, is_validation_due
 from passagent.search.session import Session
 from passagent.search.stop import Want
-from passagent.store import Store, nodes
-from passagent.store.episodes import Episode
-from passagent.store.nodes import Node
+from passagent.store import Episode, Node, Store, nodes
 from passagent.tasks import Task
 
 if TYPE_CHECKING:

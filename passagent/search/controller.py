@@ -23,8 +23,7 @@ from passagent.search.remeasure import confirm, confirm_contender, environment_o
 from passagent.search.run_models import distil, distil_rest
 from passagent.search.session import EXPERT, Session
 from passagent.search.stop import Stopping
-from passagent.store import episodes, nodes, runs, sessions
-from passagent.store.runs import SEEDS
+from passagent.store import SEEDS, episodes, nodes, runs, sessions
 from passagent.store.sessions import driven
 
 log = logging.getLogger("passagent.search")

@@ -22,10 +22,7 @@ from passagent.experience.knowledge import Passage
 from passagent.search.finalists import evaluation_of
 from passagent.search.islands import IslandView, is_draft, is_first
 from passagent.search.session import EXPERT, Session
-from passagent.store import Store, hint_uses, nodes, runs
-from passagent.store.episodes import Episode
-from passagent.store.nodes import Node
-from passagent.store.runs import SEEDS
+from passagent.store import SEEDS, Episode, Node, Store, hint_uses, nodes, runs
 
 DRAFT_EXAMPLES = 5
 """Passes of other tasks that a draft is shown: it has no parent to learn from (Kernel Foundry 3.2)."""

@@ -18,10 +18,7 @@ from passagent.search.episode_context import describe, episode_context
 from passagent.search.islands import IslandView, choose_parent, gains_after, is_progress, log_gain
 from passagent.search.run_models import choose_model, metered, writer_of
 from passagent.search.session import Session
-from passagent.store import episodes, hint_uses, nodes, runs
-from passagent.store.episodes import Episode
-from passagent.store.nodes import Node
-from passagent.store.runs import SEEDS
+from passagent.store import SEEDS, Episode, Node, episodes, hint_uses, nodes, runs
 from passagent.system.redaction import redacted
 
 

@@ -19,9 +19,9 @@ from typing import Any
 
 from passagent.evaluator import score
 from passagent.evaluator.result import Evaluation, GraphResult, Speedup
-from passagent.store import Store, evaluations
-from passagent.store.nodes import Node, best_of_island, get_node
-from passagent.store.runs import SEEDS, islands
+from passagent.store import SEEDS, Node, Store, evaluations
+from passagent.store.nodes import best_of_island, get_node
+from passagent.store.runs import islands
 
 _T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 """97.5% points of Student's t for 1, 2, ... degrees of freedom; the normal's is 1.96."""

@@ -11,10 +11,8 @@ from typing import Any
 from passagent import extend
 from passagent.config import SearchConfig
 from passagent.evaluator.result import GRAVITY
-from passagent.store import Store, nodes, runs
-from passagent.store.episodes import Episode
-from passagent.store.nodes import Node
-from passagent.store.runs import SEEDS, Gains, Run
+from passagent.store import SEEDS, Episode, Node, Run, Store, nodes, runs
+from passagent.store.runs import Gains
 
 _RECENT = 4
 """The number of newest failures from which the least grave is chosen for repair."""

@@ -18,9 +18,7 @@ from passagent.search import finalists
 from passagent.search.candidates import evaluate
 from passagent.search.finalists import evaluation_of
 from passagent.search.session import ROUNDS, Session
-from passagent.store import Store, nodes, runs
-from passagent.store.episodes import Episode
-from passagent.store.nodes import Node
+from passagent.store import Episode, Node, Store, nodes, runs
 
 FEWEST_FINALISTS, ENOUGH_ROUNDS = 2, 3
 """For a short run: the fewest finalists to compare, and the rounds that give a useful interval."""

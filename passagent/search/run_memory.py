@@ -16,9 +16,8 @@ from passagent.experience import exemplars
 from passagent.experience.exemplars import Found
 from passagent.search import finalists
 from passagent.search.finalists import confirmed_evaluation
-from passagent.store import Store, nodes
+from passagent.store import Run, Store, nodes
 from passagent.store.pass_library import KeptPass, PassLibrary, library_path, licence_of
-from passagent.store.runs import Run
 from passagent.tasks import Task, load_task
 from passagent.tasks.reader import Subgraph
 from passagent.tasks.tasklist import find_tasks

@@ -30,10 +30,7 @@ from passagent.search.episode_context import judged_node
 from passagent.search.islands import IslandView
 from passagent.search.session import EXPERT, Session
 from passagent.search.stop import Stopping, Want
-from passagent.store import episodes, hint_uses, ledger, nodes
-from passagent.store.episodes import Episode
-from passagent.store.nodes import Node
-from passagent.store.runs import SEEDS
+from passagent.store import SEEDS, Episode, Node, episodes, hint_uses, ledger, nodes
 from passagent.system.redaction import redact
 
 log = logging.getLogger("passagent.search")

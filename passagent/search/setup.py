@@ -40,9 +40,7 @@ from passagent.search.controller import search
 from passagent.search.run_files import report, run_log
 from passagent.search.run_memory import open_memory
 from passagent.search.session import Evaluator, Session
-from passagent.store import Store, episodes, nodes, runs, sessions
-from passagent.store.nodes import Node
-from passagent.store.runs import Run
+from passagent.store import Node, Run, Store, episodes, nodes, runs, sessions
 from passagent.store.sessions import driven, resume_command
 from passagent.store.timeline import Follower
 from passagent.system.faults import os_fault

@@ -9,22 +9,12 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from passagent.errors import PassagentError
 from passagent.store.database import Store, now
 
 _SAMPLES = ("eager_samples_ms", "compiled_samples_ms")
-
-
-class Stored(NamedTuple):
-    """An evaluation in the store."""
-
-    id: int
-    result: dict[str, Any]
-    """Evaluation as plain data."""
-    measured_at: str
-    """ISO 8601, UTC."""
 
 
 def pack_result(whole: dict[str, Any]) -> bytes:
@@ -81,8 +71,10 @@ def _conditions(store: Store, task_key: str, version: str, environment: str) -> 
 
 def find_evaluations(
     store: Store, *, candidate_key: str, task_key: str, evaluator_version: str, environment: str
-) -> Iterator[Stored]:
+) -> Iterator[tuple[int, dict[str, Any], str]]:
     """The evaluations of an equal candidate under equal conditions, the newest first.
+
+    Of each its id, itself as plain data, and when it was stored.
 
     Those that the machine failed are left out.
     """
@@ -99,7 +91,7 @@ def find_evaluations(
             "environment": environment,
         },
     )
-    return (Stored(row["id"], _whole(row), row["created_at"]) for row in rows)
+    return ((row["id"], _whole(row), row["created_at"]) for row in rows)
 
 
 def get_evaluation(store: Store, evaluation_id: int, samples: bool = True) -> dict[str, Any]:

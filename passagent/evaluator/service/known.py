@@ -103,13 +103,13 @@ def recall(
         evaluator_version=evaluator_version(),
         environment=case.environment,
     )
-    for row in rows:
+    for evaluation_id, result, measured_at in rows:
         # the equal task may have had another name
-        evaluation = Evaluation.model_validate(row.result | {"task": case.task.name})
+        evaluation = Evaluation.model_validate(result | {"task": case.task.name})
         is_stable = unstable or not any(graph.unstable for graph in evaluation.graphs)
         is_repeatable = is_stable and not evaluation.rests_on_measurement
         if is_repeatable and fits(evaluation.validator) and is_precise(evaluation):
-            return Known(row.id, evaluation, row.measured_at)
+            return Known(evaluation_id, evaluation, measured_at)
     return None
 
 
