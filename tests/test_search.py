@@ -40,7 +40,7 @@ from passagent.search.run_files import redact, run_log
 from passagent.search.session import Session
 from passagent.search.setup import new_run, open_session
 from passagent.store import Store, episodes, nodes, runs
-from passagent.store.runs import Run
+from passagent.store.runs import Gains, Run
 from passagent.tasks import load_task
 from passagent.view.run_summary import run_data, run_text
 
@@ -302,23 +302,23 @@ def test_stagnation_and_expected_gain_are_rules():
 
 
 def test_what_an_hour_is_expected_to_gain():
-    gains, best = None, 1.0
+    gains, best = Gains(), 1.0
     for number in range(1, 33):
         # a steady 0.6% in each 36 s: 100 gains an hour
         best *= 1.006
-        gains = gains_after(gains, None, best, 36.0 * number)
+        gains = gains_after(gains, best, 36.0 * number)
         expected = expected_per_hour(gains)
         assert (expected is None) == (number < 16)
     assert expected == pytest.approx(1.006**100 - 1)
     assert gains.stagnant <= 1  # two gains of 0.6% are one of 1.2%
     for number in range(33, 41):  # a half-life without any gain
-        gains = gains_after(gains, None, 1.0, 36.0 * number)
+        gains = gains_after(gains, 1.0, 36.0 * number)
     assert math.log1p(expected_per_hour(gains)) == pytest.approx(math.log1p(expected) / 2, rel=0.1)
     assert 8 <= gains.stagnant <= 9
-    first = gains_after(None, 1.5, 1.4, 10.0)  # the seeds were better
+    first = gains_after(Gains(best_as=1.5, marked_as=1.5), 1.4, 10.0)  # the seeds were better
     assert (first.gain, first.stagnant, first.best_as) == (0.0, 1, 1.5)
-    assert gains_after(None, None, 0.8, 10.0).gain == 0.0
-    assert gains_after(None, None, 1.2, 10.0).gain == pytest.approx(math.log(1.2))
+    assert gains_after(Gains(), 0.8, 10.0).gain == 0.0
+    assert gains_after(Gains(), 1.2, 10.0).gain == pytest.approx(math.log(1.2))
 
 
 @pytest.mark.parametrize(

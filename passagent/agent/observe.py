@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from functools import partial
+from textwrap import indent
 from typing import Any
 
 from passagent.agent.tokens import CHARACTERS, cut_middle
@@ -25,6 +27,8 @@ MAX_ROWS = 14
 """Rows of the speedup table (the slowest are shown of more) and of wrong results."""
 MAX_FAILURES, MAX_VIOLATIONS = 12, 30
 """Distinct ones shown; equal ones once, with their number."""
+
+_indent = partial(indent, prefix="  ")
 
 STAGES: dict[Status, str] = {
     "refused": "integrity rules: refused",
@@ -273,7 +277,3 @@ def _score(evaluation: Evaluation, parent_as: float | None, best_as: float | Non
         if evaluation.status == "ok" and other:
             text += f"; {score / other - 1:+.1%} against {who} {other:.4f}"
     return text
-
-
-def _indent(text: str) -> str:
-    return "\n".join(f"  {line}" for line in text.splitlines())

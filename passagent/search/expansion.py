@@ -113,12 +113,11 @@ def conclude(session: Session, episode: Episode, parent: Node | None, reason: st
 def _count_gain(session: Session, best: float | None, correct: list[Node]) -> None:
     """Count what an episode that left `best` and these correct nodes gained for the run."""
     store, run_id = session.store, session.run.id
-    before, start = runs.get_run(store, run_id).gained, None
-    if before is None:
-        seed = next(iter(nodes.best_of_island(store, run_id, SEEDS, 1)), None)
-        start = seed.as_score if seed else None
-        correct = [*correct, *([seed] if seed else [])]
+    before = runs.get_run(store, run_id).gained
+    for seed in nodes.best_of_island(store, run_id, SEEDS, 1) if not before.episodes else []:
+        before = replace(before, best_as=seed.as_score, marked_as=seed.as_score)
+        correct = [*correct, seed]
     headrooms = [(node.diagnosed or {}).get("headroom") for node in correct]
     headroom = min((value for value in headrooms if value is not None), default=None)
-    after = gains_after(before, start, best, session.elapsed_s, headroom)
+    after = gains_after(before, best, session.elapsed_s, headroom)
     runs.update_run(store, run_id, gains=json.dumps(vars(after)))

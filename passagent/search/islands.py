@@ -92,19 +92,11 @@ def is_progress(before: float | None, after: float | None) -> bool:
     return before is None or after > before * (1 + MIN_GAIN)
 
 
-def gains_after(
-    before: Gains | None,
-    start_as: float | None,
-    best: float | None,
-    searched_s: float,
-    headroom: float | None = None,
-) -> Gains:
+def gains_after(before: Gains, best: float | None, searched_s: float, headroom: float | None = None) -> Gains:
     """The run's gains with one more episode, which left `best` and `headroom` and ended at `searched_s`.
 
-    `start_as`: the seeds' best AS, for the first episode. What is gained from nothing correct is counted from
-    eager's AS.
+    What is gained from nothing correct is counted from eager's AS.
     """
-    before = before or Gains(0, start_as, start_as, 0, 0.0, 0.0, 0.0, None)
     headrooms = [value for value in (before.headroom, headroom) if value is not None]
     best_as = max((score for score in (before.best_as, best) if score is not None), default=None)
     gain = 0.0
@@ -124,13 +116,13 @@ def gains_after(
     )
 
 
-def expected_per_hour(gains: Gains | None) -> float | None:
+def expected_per_hour(gains: Gains) -> float | None:
     """The relative gain in AS that an hour more is expected to bring: 0.02 is 2%.
 
     As in the past, the nearer past counting more: with weights w that halve every HALF_LIFE episodes,
     exp(sum of w ln(AS after / AS before) / sum of w hours) - 1. None before MIN_HISTORY episodes.
     """
-    if gains is None or gains.episodes < MIN_HISTORY or gains.hours <= 0:
+    if gains.episodes < MIN_HISTORY or gains.hours <= 0:
         return None
     return math.expm1(min(gains.gain / gains.hours, 700.0))
 

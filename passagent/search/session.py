@@ -207,8 +207,8 @@ class Session:
             elapsed_s=time.monotonic() - self.begun,
             best_as=max((island.best_as for island in islands if island.best_as is not None), default=None),
             cost=run.cost,
-            stagnant=gains.stagnant if gains else 0,
+            stagnant=gains.stagnant,
             gain_per_hour=expected_per_hour(gains),
-            headroom=gains.headroom if gains else None,
+            headroom=gains.headroom,
             reserved_s=self.reserved_s,
         )
