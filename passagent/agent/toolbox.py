@@ -172,7 +172,7 @@ def spec_of(name: str) -> ToolSpec:
 
 
 class Services(NamedTuple):
-    """What the tools ask of whoever runs the episode."""
+    """Functions of whoever runs the episode, which the tools call."""
 
     submit: evaluator_tool.Submit
     outline: Outline

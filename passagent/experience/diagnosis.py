@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from passagent.errors import one_line
 from passagent.evaluator.hardware.machine import Machine
 from passagent.evaluator.result import EXACT_T, Evaluation, GraphResult, Mismatch, Status
 
@@ -163,7 +164,8 @@ def _inexactness(evaluation: Evaluation, loose: list[GraphResult]) -> str:
 AROUND = 2
 """Lines shown before and after the one that is meant."""
 MAX_EXCERPTS = 6
-MAX_WIDTH = 160
+MAX_WIDTH, MAX_LINE = 160, 220
+"""Characters of a source line that is shown, and of a first error."""
 _PYTHON = re.compile(r"(?<![\w/])(?P<name>[\w/]+\.py)(?:\", line |:)(?P<line>\d+)")
 _KERNEL = re.compile(r"\b(?P<name>\w+)\.(?:cpp:|cu[:(])(?P<line>\d+)")
 
@@ -174,14 +176,15 @@ def first_error(evaluation: Evaluation, files: Mapping[str, str]) -> str:
         return ""
     if evaluation.violations:
         first = evaluation.violations[0]
-        return _one_line(f"{first.file}:{first.line}: {first.message} (rule {first.rule})")
+        return one_line(f"{first.file}:{first.line}: {first.message} (rule {first.rule})", MAX_LINE)
     failed = [graph for graph in evaluation.graphs if graph.status != "ok"]
     graph = next((graph for graph in failed if graph.status == evaluation.status), None)
     if graph and graph.status == "mismatch" and graph.mismatches:
         best = max(graph.mismatches, key=lambda m: m.matched_nodes / max(m.pattern_nodes, 1))
-        return _one_line(mismatch_text(best, files))
+        return one_line(mismatch_text(best, files), MAX_LINE)
     if graph and graph.status == "wrong_result" and graph.worst:
-        return _one_line(f"{graph.name}: {graph.worst_element}{f'; {graph.error}' if graph.error else ''}")
+        rest = f"; {graph.error}" if graph.error else ""
+        return one_line(f"{graph.name}: {graph.worst_element}{rest}", MAX_LINE)
     return _error((graph.error if graph else None) or evaluation.error or "no reason was recorded", files)
 
 
@@ -204,12 +207,8 @@ def _error(text: str, files: Mapping[str, str]) -> str:
     if message.endswith(":") and message != lines[-1]:
         message = f"{message} {lines[-1]}"  # what is between quotes the source
     place = next((f"{file}:{line}" for file, line in places(text, files)), None)
-    return _one_line(f"{place}: {message.removesuffix(f' ({place})')}" if place else message)
-
-
-def _one_line(text: str, limit: int = 220) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+    message = f"{place}: {message.removesuffix(f' ({place})')}" if place else message
+    return one_line(message, MAX_LINE)
 
 
 def excerpts(message: str, files: Mapping[str, str]) -> str:

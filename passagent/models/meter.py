@@ -9,9 +9,9 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from passagent.errors import PassagentError
+from passagent.errors import PassagentError, one_line
 from passagent.models.prices import Price
-from passagent.models.retry import Retrying, Transient, one_line
+from passagent.models.retry import Retrying, Transient
 from passagent.models.types import Message, Reply, ToolSpec, Usage
 from passagent.store import Episode, Store, ledger
 from passagent.system.redaction import redact

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
+from passagent.errors import one_line
 from passagent.models.http import HttpModel
-from passagent.models.retry import Transient, one_line
+from passagent.models.retry import Transient
 from passagent.models.types import END, LENGTH, REFUSAL, TOOLS, Message, Reply, ToolSpec, Usage, assistant
 
 _INCOMPLETE = {"max_output_tokens": LENGTH, "content_filter": REFUSAL}

@@ -91,9 +91,3 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         if re.fullmatch(r"\d+(\.\d*)?", value := headers.get(name, "").strip()):
             return min(float(value) / unit, MAX_RETRY_AFTER_S)
     return None
-
-
-def one_line(text: str, limit: int = 300) -> str:
-    """`text` on one line, cut to `limit` characters."""
-    line = " ".join(text.split())
-    return line if len(line) <= limit else line[: limit - 3] + "..."

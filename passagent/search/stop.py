@@ -147,7 +147,7 @@ class Budget:
     def __init__(
         self, limits: SearchConfig, progress: Callable[[], Progress], stop: Callable[[str], object]
     ) -> None:
-        """Of `limits` tokens, cost, time and evaluations count. `stop` gets the reason for want of room."""
+        """Count tokens, cost, time and evaluations of `limits`. `stop` gets the reason for want of room."""
         self.limits, self._progress, self._stop = limits, progress, stop
         self._held: list[Want] = []
         """The most that what is under way may still take."""

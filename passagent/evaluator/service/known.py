@@ -27,12 +27,7 @@ from passagent.evaluator.hardware import nvml
 from passagent.evaluator.hardware.devices import find_devices
 from passagent.evaluator.result import Candidate, Evaluation, Subject
 from passagent.sandbox import tools
-from passagent.sandbox.environment import (
-    device_name,
-    evaluator_version,
-    package_version,
-    worker_threads,
-)
+from passagent.sandbox.environment import device_name, evaluator_version, package_version, worker_threads
 from passagent.store import Store, evaluations
 from passagent.store.database import now
 from passagent.tasks import Task
