@@ -92,7 +92,7 @@ def test_conversation_round_trip_and_the_system_message_stored_once(store):
         episode = episodes.next_episode(store, of, island)
         call = ledger.start(store, episode, role="agent", model="m", endpoint=None, attempt=1)
         episodes.add_messages(store, episode, [system, reply, system])
-        ledger.end(store, call, "done", ledger.Ending(tokens))
+        ledger.end(store, call, "done", tokens)
         assert episodes.conversation(store, episode.id) == [system, reply, system]
     assert store.row("SELECT count(*) AS n FROM messages")["n"] == 1 + 3 * 2
     done = episodes.get_episode(store, episode.id)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 from passagent.errors import PassagentError, one_line
 from passagent.models.prices import Price
@@ -43,7 +44,8 @@ class Metered(Retrying):
         call_id, latency_s, release = self._arrived
         self._arrived = None
         cost = self.price.cost(usage) if self.price else None
-        ledger.end(self.store, call_id, "done", ledger.Ending(vars(usage), cost, latency_s, stop_reason))
+        outcome = {"cost": cost, "latency_s": latency_s, "stop_reason": stop_reason}
+        ledger.end(self.store, call_id, "done", vars(usage), **outcome)
         release()
 
     def at_most(self, input_tokens: int, output_tokens: int) -> float | None:
@@ -67,14 +69,14 @@ class Metered(Retrying):
         try:
             reply = await self.inner.complete(messages, tools)
         except BaseException as error:
-            state, ending = "lost", ledger.Ending(error="given up under way")
+            usage: Usage | None = None
+            state, outcome = "lost", dict[str, Any](error="given up under way")
             if isinstance(error, Transient | PassagentError):  # else given up, or an error of passagent's own
-                usage: Usage | None = getattr(error, "usage", None)
+                usage = getattr(error, "usage", None)
                 cost = self.price.cost(usage) if usage and self.price else None
-                reason, seconds = redact(one_line(str(error))), time.monotonic() - started
-                state = "broken" if usage else "failed"
-                ending = ledger.Ending(vars(usage) if usage else {}, cost, seconds, error=reason)
-            ledger.end(self.store, call_id, state, ending)
+                state, seconds = "broken" if usage else "failed", time.monotonic() - started
+                outcome = {"cost": cost, "latency_s": seconds, "error": redact(one_line(str(error)))}
+            ledger.end(self.store, call_id, state, vars(usage) if usage else {}, **outcome)
             release()
             raise
         self._arrived = (call_id, time.monotonic() - started, release)

@@ -7,16 +7,15 @@ are the server's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from passagent.store.database import Store, now
 from passagent.store.episodes import Episode, next_step
 
-Tokens = dict[str, Any]
-"""The fields of models.Usage."""
-
 KINDS = ("input_tokens", "output_tokens", "cached_tokens", "cache_write_tokens", "reasoning_tokens")
+"""The kinds of tokens, fields of models.types.Usage."""
 
 
 @dataclass(frozen=True)
@@ -54,18 +53,6 @@ def start(
     place = {"run_id": episode.run_id, "island": episode.island, "episode_id": episode.id}
     step = next_step(store, episode.id)
     return store.insert("calls", **place, step=step, **about, state="started", started_at=now())
-
-
-@dataclass(frozen=True)
-class Ending:
-    """The end of a request."""
-
-    tokens: Tokens = field(default_factory=dict)
-    """Tokens that the server counted; {} if it said none."""
-    cost: float | None = None
-    latency_s: float | None = None
-    stop_reason: str | None = None
-    error: str | None = None
 
 
 def mean_latency_s(store: Store, run_id: str, model: str) -> float:
@@ -123,19 +110,18 @@ def replies_before(store: Store, episode: Episode) -> list[dict[str, Any]]:
     )
 
 
-def end(store: Store, call_id: int, state: str, ending: Ending) -> None:
+def end(store: Store, call_id: int, state: str, tokens: Mapping[str, int], **outcome: Any) -> None:
     """End a request, and add what it took to the sums of its episode and run.
 
     Where its reply arrived (`done`), call it in the transaction that stores the reply. Else it is `broken`
-    (the server counted tokens), `failed`, or `lost`: given up while it was under way.
+    (the server counted tokens), `failed`, or `lost`: given up while it was under way. `tokens`: by their
+    kinds, what the server counted. `outcome`: its `cost`, `latency_s`, `stop_reason`, `error`, where known.
     """
-    tokens = {kind: ending.tokens.get(kind, 0) for kind in KINDS}
-    values = vars(ending) | tokens | {"state": state, "finished_at": now()}
-    del values["tokens"]
-    names = tokens | {"cost": ending.cost, "id": call_id}
+    counts = {kind: tokens.get(kind, 0) for kind in KINDS}
+    names = counts | {"cost": outcome.get("cost"), "id": call_id}
     sums = "input_tokens = input_tokens + :input_tokens, output_tokens = output_tokens + :output_tokens"
     with store.transaction():
-        store.update("calls", call_id, **values)
+        store.update("calls", call_id, state=state, finished_at=now(), **counts, **outcome)
         store.execute(
             f"UPDATE episodes SET {sums}, steps = steps + (SELECT state = 'done' AND role = 'agent' "
             "FROM calls WHERE id = :id) WHERE id = (SELECT episode_id FROM calls WHERE id = :id)",

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from passagent.events import (
+    KINDS,
     EpisodeBegun,
     EpisodeEnded,
     Event,
@@ -31,11 +32,7 @@ from passagent.store.database import Store, now
 
 log = logging.getLogger("passagent.search")
 
-_ORDER = (
-    Joined, Migrated, EpisodeBegun, Replied, RequestFailed, Proposed, Judged, EpisodeEnded, MeasuredAgain,
-    HintWritten, Left,
-)  # fmt: skip
-"""The order of events of the same millisecond."""
+_ORDER = list(KINDS)
 
 
 @dataclass
@@ -162,7 +159,7 @@ def since(store: Store, run_id: str, position: Seen) -> list[Event]:
                 if row["is_open"]:
                     returned[row["id"]] = len(reached)
                 position.last[table] = max(seen, row["id"])
-    return sorted(events, key=lambda event: (event.at, _ORDER.index(type(event))))
+    return sorted(events, key=lambda event: (event.at, _ORDER.index(event.kind)))
 
 
 class Follower:
