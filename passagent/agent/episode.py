@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import takewhile
 
 from passagent.agent.evaluator_tool import answers_data
@@ -53,18 +52,6 @@ class Over(Exception):
     """The episode ends here; the text is the reason."""
 
 
-@dataclass(frozen=True)
-class EpisodeEnd:
-    """Why an episode ended."""
-
-    reason: str
-    """`done`, `refusal`, `empty`, `max_steps`, `max_evaluations` or `context`."""
-    steps: int
-    """Model calls, those before a resume included."""
-    text: str
-    """The model's last text."""
-
-
 async def run_episode(
     model: Model,
     messages: list[Message],
@@ -72,8 +59,10 @@ async def run_episode(
     save: Save,
     limits: AgentConfig,
     more_left: Callable[[], list[str]] = list,
-) -> EpisodeEnd:
+) -> str:
     """Run the conversation `messages` (system and task message, and on resume all that was saved) to its end.
+
+    Returns why it ended: `done`, `refusal`, `empty`, `max_steps`, `max_evaluations` or `context`.
 
     New messages are saved, then appended to `messages`. Each tool result ends with what is left of the
     episode's limits, and of others, such as the run's, as `more_left` says. On resume no model call is
@@ -109,10 +98,6 @@ async def run_episode(
             add_result({"role": "user", "late": call_id}, result)
         return len(messages) > count
 
-    def end(reason: str) -> EpisodeEnd:
-        last = next((m["content"] for m in reversed(messages) if m["role"] == "assistant"), "")
-        return EpisodeEnd(reason, steps(messages), last)
-
     async with pending:
         replay(messages, by_name)
         while True:
@@ -133,10 +118,10 @@ async def run_episode(
             except ContextOverflow:
                 budget = next_budget(messages, sent, budget, overhead)
                 if budget < MIN_CONTEXT and not await tell_pending():
-                    return end("context")
+                    return "context"
             except Over as over:  # perhaps not, once the results are told
                 if not await tell_pending():
-                    return end(str(over))
+                    return str(over)
 
 
 def next_budget(messages: list[Message], sent: Sent, budget: int, overhead: int) -> int:

@@ -62,8 +62,8 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
     services = Services(submitter(session, episode), outline, partial(limits_of, session))
     target, start_as = target_of(config.evaluator), parent.correct_as if parent else None
     tools = open_tools(config.agent.tools, session.task, files, target, services, start_as)
-    end = await run_episode(model, messages, tools, save, config.agent, session.left)
-    episode = conclude(session, episode, parent, end.reason)
+    reason = await run_episode(model, messages, tools, save, config.agent, session.left)
+    episode = conclude(session, episode, parent, reason)
     session.events.look()
     return episode
 
