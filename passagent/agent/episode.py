@@ -19,8 +19,7 @@ from passagent.agent.toolbox import check_arguments
 from passagent.config import AgentConfig
 from passagent.errors import nearest
 from passagent.models.retry import ContextOverflow
-from passagent.models.types import LENGTH, REFUSAL, Message, Model, Reply, Usage
-from passagent.models.wire import clean, meant_tool
+from passagent.models.types import LENGTH, REFUSAL, Message, Model, Reply, Usage, clean, meant_tool
 from passagent.system.redaction import redacted
 
 Save = Callable[[Message, Usage | None], None]

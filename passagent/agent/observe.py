@@ -236,14 +236,14 @@ def _loose(graphs: list[GraphResult]) -> list[str]:
 
 
 def _speedups(graphs: list[GraphResult]) -> list[str]:
-    timed = [(g.speedup.e2e, g) for g in graphs if g.speedup is not None and g.status == "ok"]
+    timed = [(g.speedup, g) for g in graphs if g.speedup is not None and g.status == "ok"]
     if not timed:
         return []
-    timed.sort(key=lambda pair: pair[0])
-    rows = [_row(g.speedup, g) for _, g in timed[:MAX_ROWS] if g.speedup is not None]
+    timed.sort(key=lambda pair: pair[0].e2e)
+    rows = [_row(speedup, graph) for speedup, graph in timed[:MAX_ROWS]]
     if len(timed) > MAX_ROWS:
         rows.append(f"  ... {len(timed) - MAX_ROWS} more ...")
-    has_interval = any(g.speedup is not None and g.speedup.low is not None for _, g in timed)
+    has_interval = any(speedup.low is not None for speedup, _ in timed)
     return [f"speedup over eager{' [95% interval]' if has_interval else ''}, slowest first:", *rows]
 
 

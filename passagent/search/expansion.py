@@ -58,9 +58,10 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
     async def outline(files: dict[str, str]) -> Evaluation | list[str]:
         return await session.in_time(session.evaluator.outline(session.task.path, Candidate(files)))
 
-    config, files = session.config, nodes.get_files(session.store, parent) if parent else {}
+    config, target = session.config, target_of(session.config.evaluator)
+    files = nodes.get_files(session.store, parent) if parent else {}
+    start_as = parent.correct_as if parent else None
     services = Services(submitter(session, episode), outline, partial(limits_of, session))
-    target, start_as = target_of(config.evaluator), parent.correct_as if parent else None
     tools = open_tools(config.agent.tools, session.task, files, target, services, start_as)
     reason = await run_episode(model, messages, tools, save, config.agent, session.left)
     episode = conclude(session, episode, parent, reason)
