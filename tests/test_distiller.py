@@ -13,8 +13,8 @@ from test_search import finish, store, task  # noqa: F401
 from wire_server import Said, WireServer
 
 from passagent.agent import distiller
+from passagent.agent.context import JudgedNode
 from passagent.agent.distiller import Improvement, ask, open_distiller, prompt, read
-from passagent.agent.prompt import JudgedNode
 from passagent.agent.tokens import tokens
 from passagent.config import load_config, override
 from passagent.errors import PassagentError, UsageError

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from passagent.agent import structured
-from passagent.agent.prompt import JudgedNode, diagnosis_of, render, unified
+from passagent.agent.context import JudgedNode, diagnosis_of, unified
+from passagent.agent.prompt import render
 from passagent.agent.structured import Save, read_answer
 from passagent.agent.tokens import cut_end
 from passagent.config import Config

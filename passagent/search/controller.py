@@ -21,8 +21,7 @@ from passagent.search.candidates import judge
 from passagent.search.expansion import conclude, run_claimed
 from passagent.search.remeasure import confirm, confirm_contender, environment_of, measure_again
 from passagent.search.run_models import distil, distil_rest
-from passagent.search.session import EXPERT, Session
-from passagent.search.stop import Stopping
+from passagent.search.session import EXPERT, Session, Stopping
 from passagent.store import SEEDS, episodes, nodes, runs, sessions
 from passagent.store.sessions import driven
 

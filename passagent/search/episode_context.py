@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from itertools import chain, zip_longest
 
-from passagent.agent.prompt import Attempt, EpisodeContext, JudgedNode, changes, diagnosis_of
+from passagent.agent.context import Attempt, EpisodeContext, JudgedNode, changes, diagnosis_of
 from passagent.errors import PassagentError
 from passagent.evaluator.fleet.opening import LOCAL, threads_of
 from passagent.evaluator.hardware.devices import first_device

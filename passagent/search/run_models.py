@@ -28,8 +28,8 @@ from passagent.models.retry import Retrying
 from passagent.models.types import Model, Reply
 from passagent.search.episode_context import judged_node
 from passagent.search.islands import IslandView
-from passagent.search.session import EXPERT, Session
-from passagent.search.stop import Stopping, Want
+from passagent.search.session import EXPERT, Session, Stopping
+from passagent.search.stop import Want
 from passagent.store import SEEDS, Episode, Node, episodes, hint_uses, ledger, nodes
 from passagent.system.redaction import redact
 
@@ -67,7 +67,7 @@ def metered(session: Session, episode: Episode, model: Model, role: str = "agent
     """`model` with each of its calls for the episode counted in the ledger and the budgets."""
 
     async def admit(tokens: int, cost: float | None) -> Callable[[], None]:
-        is_timed = session.budget.limits.max_time_s is not None
+        is_timed = session.limits.max_time_s is not None
         seconds = ledger.mean_latency_s(session.store, session.run.id, inner.name) if is_timed else 0.0
         return await session.admit(Want(tokens=tokens, cost=cost, seconds=seconds))
 

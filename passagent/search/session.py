@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from passagent.config import Config
+from passagent.config import Config, SearchConfig
 from passagent.evaluator.fleet.opening import environment_key, machine_of
 from passagent.evaluator.hardware.machine import Machine
 from passagent.evaluator.reference.eager import EagerGraph
@@ -22,7 +22,7 @@ from passagent.models.prices import Price
 from passagent.models.types import Model
 from passagent.search.islands import expected_per_hour
 from passagent.search.run_memory import Memory
-from passagent.search.stop import Budget, Progress, Stopping, Want, left, rules_of
+from passagent.search.stop import Progress, Want, lack, left, rules_of, total
 from passagent.store import SEEDS, Run, Store, runs
 from passagent.store.timeline import Follower
 from passagent.tasks import Task
@@ -39,6 +39,10 @@ ROUNDS = 4
 """Measurements of each finalist, at most; two can be enough to tell their order."""
 
 
+class Stopping(Exception):
+    """Raised where work can be left and taken up again, once the session is to stop."""
+
+
 class Evaluator(Protocol):
     """Judges candidates: evaluator.pool.EvaluatorPool, or another place's."""
 
@@ -53,6 +57,20 @@ class Evaluator(Protocol):
 
     async def close(self) -> None:
         """Release its processes."""
+
+
+class Budget(Protocol):
+    """Limits that several runs of this process share (data/collect/campaign.py)."""
+
+    limits: SearchConfig
+    """Limits, of which `max_tokens`, `max_cost`, `max_time_s` and `max_evaluations` count."""
+
+    async def admit(self, want: Want, check: Callable[[], object]) -> Callable[[], None]:
+        """Wait until there is room for `want`, and hold it until the returned function is called.
+
+        `ready` is awaited first. It raises Stopping where the session is to stop; so does this, without room.
+        """
+        ...
 
 
 @dataclass
@@ -85,6 +103,10 @@ class Session:
     """Eager's measured figures on the task's subgraphs, for the prompts; None until they were asked for."""
     describing: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while `eager` is measured."""
+    budget: Budget | None = None
+    """Limits that this run shares with others; it then has none of its own."""
+    wants: list[Want] = field(default_factory=list)
+    """Budgets that calls and evaluations under way may still take."""
     stop_reason: str | None = None
     is_interrupted: bool = False
     """A person asked to stop, no rule."""
@@ -102,8 +124,6 @@ class Session:
 
     def __post_init__(self) -> None:
         self.rules = rules_of(self.config.search)
-        self.budget = Budget(self.config.search, self.progress, self.stop)
-        """The run's own; one that it shares with others may take its place."""
 
     @functools.cached_property
     def machine(self) -> Machine | None:
@@ -151,7 +171,6 @@ class Session:
         """Let those that wait for a change look again."""
         self.changed.set()
         self.changed = asyncio.Event()
-        self.budget.notify()
 
     def check(self) -> Run:
         """The run as it is. Raises Stopping if it is to stop, by a rule or a person."""
@@ -188,9 +207,32 @@ class Session:
     async def admit(self, want: Want) -> Callable[[], None]:
         """Wait until the budgets have room for `want`, and hold it until the returned function is called.
 
-        Raises Stopping as Budget.admit does.
+        What is under way counts. Raises Stopping if there is no room and nothing is under way
+        that could leave some, and where the session is to stop.
         """
-        return await self.budget.admit(want, (lambda: None) if self.is_ending else self.check)
+        if self.budget is not None:
+            return await self.budget.admit(want, self.check)
+        while True:
+            if not self.is_ending:
+                self.check()
+            reason = lack(self.config.search, self.progress(), want, total(self.wants))
+            if reason is None:
+                self.wants.append(want)
+                return lambda: self._release(want)
+            if not self.wants:
+                self.stop(reason)
+                raise Stopping(reason)
+            await self.changed.wait()
+
+    def _release(self, want: Want) -> None:
+        if want in self.wants:  # twice does no harm
+            self.wants.remove(want)
+        self.notify()
+
+    @property
+    def limits(self) -> SearchConfig:
+        """The limits that hold for the run, its own or shared ones."""
+        return self.config.search if self.budget is None else self.budget.limits
 
     def left(self) -> list[str]:
         """The remaining budgets of the run, as a model reads them."""

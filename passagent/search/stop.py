@@ -1,12 +1,11 @@
 """Stopping rules: they look at the progress and say why to stop, or nothing.
 
 Whether there is room for what is to be done next is asked before a model call or an evaluation begins, and
-counts what the others have under way (`Budget`).
+counts what the others have under way (`lack`).
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -135,47 +134,3 @@ def lack(config: SearchConfig, progress: Progress, want: Want, held: Want) -> st
     if config.max_evaluations is not None and want.evaluations > max(0, config.max_evaluations - evaluations):
         return f"{config.max_evaluations} evaluations are made"
     return None
-
-
-class Stopping(Exception):
-    """Raised where work can be left and taken up again, once the session is to stop."""
-
-
-class Budget:
-    """The room that limits leave for calls and evaluations, of one run or of several that share it."""
-
-    def __init__(
-        self, limits: SearchConfig, progress: Callable[[], Progress], stop: Callable[[str], object]
-    ) -> None:
-        """Count tokens, cost, time and evaluations of `limits`. `stop` gets the reason for want of room."""
-        self.limits, self._progress, self._stop = limits, progress, stop
-        self._held: list[Want] = []
-        """The most that what is under way may still take."""
-        self._changed = asyncio.Event()
-
-    async def admit(self, want: Want, check: Callable[[], object]) -> Callable[[], None]:
-        """Wait until there is room for `want`, and hold it until the returned function is called.
-
-        `check` is called first, and after every change. It raises Stopping where the session is to stop. So
-        does this where there is no room and nothing is under way that could leave some.
-        """
-        while True:
-            check()
-            reason = lack(self.limits, self._progress(), want, total(self._held))
-            if reason is None:
-                self._held.append(want)
-                return lambda: self._release(want)
-            if not self._held:
-                self._stop(reason)
-                raise Stopping(reason)
-            await self._changed.wait()
-
-    def notify(self) -> None:
-        """Let those that wait for room look again."""
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    def _release(self, want: Want) -> None:
-        if want in self._held:  # twice does no harm
-            self._held.remove(want)
-        self.notify()

@@ -6,7 +6,8 @@ from typing import Any
 
 from rich.text import Text
 
-from passagent.agent.prompt import changes, plain_note, short_note, unified
+from passagent.agent.context import changes, unified
+from passagent.agent.prompt import plain_note, short_note
 from passagent.evaluator.result import Evaluation
 from passagent.search.finalists import confirmed_evaluation
 from passagent.store import Store, nodes, runs

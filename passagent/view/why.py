@@ -7,7 +7,8 @@ from typing import Any
 
 from rich.text import Text
 
-from passagent.agent.prompt import Change, changes, plain_note, short_note
+from passagent.agent.context import Change, changes
+from passagent.agent.prompt import plain_note, short_note
 from passagent.search import finalists
 from passagent.search.finalists import confirmed_evaluation
 from passagent.search.islands import is_first

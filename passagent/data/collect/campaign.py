@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,9 +30,9 @@ from passagent.options import CollectOptions, settings_of
 from passagent.search import stop
 from passagent.search.controller import search
 from passagent.search.run_files import run_log
-from passagent.search.session import Evaluator, Session
+from passagent.search.session import Evaluator, Session, Stopping
 from passagent.search.setup import Parts, check_money, check_roles, new_run, open_session
-from passagent.search.stop import Progress
+from passagent.search.stop import Progress, Want
 from passagent.store import Store
 from passagent.system.resumable import locked
 from passagent.tasks import load_task
@@ -46,6 +46,8 @@ _MOST_BROKEN = 0.2
 """Share of the tasks that may be broken; with more the collection counts as failed."""
 _TICK_S = 0.5
 """Between two looks at the budget, s: a killed process loses at most this much of the time spent."""
+_LOOK_S = 0.25
+"""Between two looks at whether a run that waits for room is to stop, s."""
 _SPENT = (
     "SELECT coalesce(sum(input_tokens + output_tokens), 0) AS tokens, coalesce(sum(cost), 0.0) AS cost, "
     "coalesce(sum(evaluations), 0) AS evaluations FROM runs WHERE trial IS NOT NULL AND model = :model"
@@ -70,7 +72,7 @@ class Watch:
 
 @dataclass
 class Collection:
-    """A session's work on a collection, and its result."""
+    """A session's work on a collection, and its result; the search.session.Budget that all trials share."""
 
     store: Store
     config: Config
@@ -106,10 +108,12 @@ class Collection:
     """Trials in a row that the machine failed."""
     _error: BaseException | None = None
     """Why the collection ends with an error; the first one counts."""
+    _held: list[Want] = field(default_factory=list)
+    """The most that the calls and evaluations under way may still take."""
+    _freed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self.limits = SearchConfig(**self.config.search.model_dump(include=set(trials.BUDGETS)))
-        self._budget = stop.Budget(self.limits, self.progress, self.stop)
         self._mine = {"model": self.config.model.label}
         row = self.store.row("SELECT elapsed_s FROM collections WHERE model = :model", self._mine)
         self._elapsed_before = float(row["elapsed_s"]) if row else 0.0
@@ -134,6 +138,27 @@ class Collection:
         self.elapsed_s = self._elapsed_before + time.monotonic() - self.parts.begun
         spent = self.store.rows(_SPENT, self._mine)[0]
         return Progress(episodes=0, elapsed_s=self.elapsed_s, best_as=None, **spent)
+
+    async def admit(self, want: Want, check: Callable[[], object]) -> Callable[[], None]:
+        """Hold room for `want`, as Budget.admit does. Without room and anything to wait for, it ends."""
+        while True:
+            check()
+            reason = stop.lack(self.limits, self.progress(), want, stop.total(self._held))
+            if reason is None:
+                self._held.append(want)
+                return lambda: self._release(want)
+            if not self._held:
+                self.stop(reason)
+                raise Stopping(reason)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._freed.wait()
+
+    def _release(self, want: Want) -> None:
+        if want in self._held:  # twice does no harm
+            self._held.remove(want)
+        self._freed.set()
+        self._freed = asyncio.Event()
 
     def stop(self, reason: str, interrupted: bool = False) -> None:
         """Begin no more trials, and stop those under way, to be gone on with. The first reason counts."""
@@ -266,7 +291,7 @@ class Collection:
 
         parts = replace(self.parts, model=self.model, evaluator=evaluator)
         session = open_session(self.store, run, task, config, parts, on_event)
-        session.budget = self._budget
+        session.budget = self
         self._sessions[run.id] = session
         try:
             await search(session)

@@ -12,9 +12,10 @@ from inspect import Parameter, Signature
 from typing import Any, Literal
 
 from passagent.agent import toolbox
+from passagent.agent.context import EpisodeContext
 from passagent.agent.episode import answer
 from passagent.agent.observe import observation, verdict
-from passagent.agent.prompt import EpisodeContext, compose
+from passagent.agent.prompt import compose
 from passagent.agent.tool_specs import Answer, Tool
 from passagent.agent.toolbox import SPECS
 from passagent.config import Config, load_config

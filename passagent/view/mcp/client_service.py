@@ -16,7 +16,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from passagent.agent.prompt import EpisodeContext, compose
+from passagent.agent.context import EpisodeContext
+from passagent.agent.prompt import compose
 from passagent.agent.taskfiles import TASK, ToolError, read_task_files
 from passagent.agent.workspace import Workspace
 from passagent.config import Config
@@ -31,9 +32,8 @@ from passagent.evaluator.target import target_of
 from passagent.models.types import Message, ToolSpec
 from passagent.sandbox.environment import device_name, evaluator_version
 from passagent.search.candidates import judge, propose, tell
-from passagent.search.session import Evaluator
+from passagent.search.session import Evaluator, Stopping
 from passagent.search.setup import stored_task
-from passagent.search.stop import Stopping
 from passagent.store import Store, episodes, nodes, runs, sessions
 from passagent.store.episodes import Episode
 from passagent.store.nodes import CANCELLED, Node

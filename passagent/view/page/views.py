@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from passagent.agent.context import unified
 from passagent.agent.observe import failures
-from passagent.agent.prompt import plain_note, short_note, unified
+from passagent.agent.prompt import plain_note, short_note
 from passagent.data.collect import trials
 from passagent.errors import TaskError, UsageError
 from passagent.experience import exemplars
