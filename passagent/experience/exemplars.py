@@ -164,13 +164,9 @@ def kept(passes: Iterable[KeptPass]) -> list[Exemplar]:
             shapes=frozenset(kept_pass.shapes for kept_pass in group),
             files=first.sources,
             target=target_of_files(first.sources),
-            device=first.device,
-            as_score=first.as_score,
-            as_low=first.as_low,
-            as_high=first.as_high,
             author=first.model,
-            licence=first.licence,
             source="library",
+            **{name: getattr(first, name) for name in ("device", "as_score", "as_low", "as_high", "licence")},
         )
         for group in groups.values()
         for first in group[:1]

@@ -146,7 +146,7 @@ class Connection:
         return next(iter(self.rows(sql, parameters)), None)
 
     def all(self, kind: type[T], sql: str, parameters: dict[str, Any] | None = None) -> list[T]:
-        """The rows of a query as `kind`, a dataclass with a field for each column."""
+        """The rows of a query as `kind`, a record with a field for each column."""
         return [kind(**row) for row in self.rows(sql, parameters)]
 
     def one(self, kind: type[T], sql: str, parameters: dict[str, Any] | None = None) -> T | None:

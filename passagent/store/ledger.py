@@ -73,14 +73,14 @@ def spent(store: Store, run_id: str, by: str = "model") -> list[Spent]:
         for name, state in (("replies", "done"), ("broken", "broken"), ("failed", "failed"), ("lost", "lost"))
     )
     sums = ", ".join(f"sum({kind}) AS {kind}" for kind in KINDS)
-    rows = store.rows(
+    return store.all(
+        Spent,
         f'SELECT CAST({by} AS TEXT) AS "group", count(*) AS requests, {states}, {sums}, '
         "sum(cost IS NULL AND input_tokens + output_tokens > 0) AS unpriced, "
         "coalesce(sum(cost), 0.0) AS cost, avg(CASE WHEN state = 'done' THEN latency_s END) AS latency_s "
         f"FROM calls WHERE run_id = :run GROUP BY {by} ORDER BY {by}",
         {"run": run_id},
     )
-    return [Spent(**row) for row in rows]
 
 
 REMEMBERED = 400
