@@ -15,6 +15,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from passagent.evaluator import score
@@ -277,8 +278,8 @@ def _pooled_speedup(rounds: Sequence[Speedup | None]) -> Speedup | None:
 
 def standing(measured: Mapping[int, Sequence[Round]]) -> list[Finalist]:
     """The finalists, the best first; ties keep the order they came in."""
-    means = {node_id: [_mean(r.graphs) for r in rounds] for node_id, rounds in measured.items()}
-    order = sorted(means, key=lambda node_id: -_mean(means[node_id]))
+    means = {node_id: [fmean(r.graphs) for r in rounds] for node_id, rounds in measured.items()}
+    order = sorted(means, key=lambda node_id: -fmean(means[node_id]))
     return [
         Finalist(
             node_id,
@@ -305,7 +306,7 @@ def _behind(best: Sequence[Round], other: Sequence[Round]) -> Interval:
     """How far `best` is ahead: for each round the mean over the subgraphs."""
     ahead, errors = [], []
     for mine, theirs in zip(best, other, strict=True):
-        ahead.append(_mean([a - b for a, b in zip(mine.graphs, theirs.graphs, strict=True)]))
+        ahead.append(fmean([a - b for a, b in zip(mine.graphs, theirs.graphs, strict=True)]))
         is_known = mine.error is not None and theirs.error is not None
         errors.append(math.hypot(mine.error or 0.0, theirs.error or 0.0) if is_known else None)
     return interval(ahead, errors)
@@ -317,17 +318,13 @@ def interval(rounds: Sequence[float], errors: Sequence[float | None]) -> Interva
     Where rounds do not differ by much more than their own errors say, the two estimates are pooled; else, and
     where errors are not known, the rounds alone count.
     """
-    n, mean = len(rounds), _mean(rounds)
+    n, mean = len(rounds), fmean(rounds)
     if n < 2:
         return Interval(math.exp(mean), 0.0, math.inf)
     spread, freedom = math.fsum((value - mean) ** 2 for value in rounds) / (n - 1), n - 1
     variances = [error**2 for error in errors if error is not None]
-    if len(variances) == n and spread <= (_SAME if n > 2 else _SAME_OF_TWO) * _mean(variances):
-        spread = (_OWN * _mean(variances) + freedom * spread) / (_OWN + freedom)
+    if len(variances) == n and spread <= (_SAME if n > 2 else _SAME_OF_TWO) * fmean(variances):
+        spread = (_OWN * fmean(variances) + freedom * spread) / (_OWN + freedom)
         freedom += _OWN
     half = (_T[freedom - 1] if freedom <= len(_T) else 2.0) * math.sqrt(spread / n)
     return Interval(*(math.exp(mean + offset) for offset in (0.0, -half, half)))
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
