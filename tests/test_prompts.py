@@ -15,18 +15,8 @@ import torch
 from closeness import assert_as_exact_as_eager
 from tiny import MODEL, write_subgraph, write_task
 
-from passagent.agent.prompt import (
-    TOKENS,
-    Attempt,
-    EpisodeContext,
-    JudgedNode,
-    compose,
-    note_of,
-    prompts_hash,
-    roles,
-    short_note,
-    shown_files,
-)
+from passagent.agent.context import Attempt, EpisodeContext, JudgedNode
+from passagent.agent.prompt import TOKENS, compose, note_of, prompts_hash, roles, short_note, shown_files
 from passagent.agent.taskview import figures, view_task
 from passagent.agent.tokens import tokens
 from passagent.config import EvaluatorConfig, load_config
