@@ -24,7 +24,7 @@ from typing import Any
 from evaluator_repeatability import keep
 
 from passagent.agent.editor import file_editor
-from passagent.agent.episode import evaluations, run_episode
+from passagent.agent.episode import evaluations, run_episode, steps
 from passagent.agent.evaluator_tool import pass_evaluator
 from passagent.agent.tool_specs import Answer
 from passagent.agent.workspace import Workspace
@@ -68,11 +68,11 @@ async def episode_s(model_s: float, evaluation_s: float, count: int, waits: bool
     workspace = Workspace({}, {"A.py": "x = 0\n", MANIFEST: '["A"]'})
     tools = [file_editor(workspace), pass_evaluator(workspace, submit)]
     begun = time.perf_counter()
-    end = await run_episode(
+    reason = await run_episode(
         SleepingModel(model_s, waits), messages, tools, lambda message, usage: None, limits
     )
     seconds = time.perf_counter() - begun
-    assert (end.reason, end.steps, evaluations(messages)) == ("max_evaluations", count, count)
+    assert (reason, steps(messages), evaluations(messages)) == ("max_evaluations", count, count)
     return seconds
 
 

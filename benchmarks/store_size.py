@@ -1,6 +1,6 @@
 """What the database takes a node, and how long a run takes to resume.
 
-    python benchmarks/search_overhead.py --nodes 1000 --queries --processes 1 --work PLACE
+    python benchmarks/search_overhead.py --nodes 1000 --queries --work PLACE
     python benchmarks/store_size.py PLACE --nodes 100000
 
 PLACE holds a run that was really searched (see search_overhead.py). A copy of its database is vacuumed: bytes

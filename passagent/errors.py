@@ -43,3 +43,9 @@ def closest(word: str, names: list[str], count: int = 3) -> str:
 
     close = difflib.get_close_matches(word, names, n=count)
     return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+
+
+def one_line(text: str, limit: int = 300) -> str:
+    """`text` on one line, cut to `limit` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else line[: limit - 3] + "..."

@@ -206,9 +206,10 @@ OnEvent = Callable[[Event], object]
 KINDS: dict[str, type[Event]] = {
     event.kind: event
     for event in (
-        Joined, Left, EpisodeBegun, EpisodeContinued, EpisodeEnded, Replied, RequestFailed, Proposed,
-        EvaluationBegun, Judged, Migrated, MeasuredAgain, HintWritten, Noted,
+        Joined, Migrated, EpisodeBegun, EpisodeContinued, Replied, RequestFailed, Proposed, EvaluationBegun,
+        Judged, EpisodeEnded, MeasuredAgain, HintWritten, Left, Noted,
     )
 }  # fmt: skip
+"""The events by their kinds, in the order of those of the same millisecond."""
 UNSTORED = (EpisodeContinued, EvaluationBegun, Noted)
 """Events that the database does not hold and `passagent status --follow` does not show."""

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from verdicts import evaluated
+from verdicts import EpisodeEnd, ended, evaluated
 
 from passagent.agent.editor import file_editor
-from passagent.agent.episode import EpisodeEnd, evaluations, run_episode
+from passagent.agent.episode import evaluations, run_episode
 from passagent.agent.evaluator_tool import pass_evaluator
 from passagent.agent.tool_specs import Answer, Tool
 from passagent.agent.toolbox import check, search_knowledge
@@ -57,15 +57,15 @@ class Episode:
         return evaluated("mismatch", 0.1 + len(self.submitted) / 100)
 
     def save(self, message: Message, usage: Usage | None) -> None:
-        assert (
-            message not in self.messages[len(self.saved) + self.begun :]
-        )  # nothing happens before it is safe
+        # nothing happens before it is safe
+        assert message not in self.messages[len(self.saved) + self.begun :]
         self.saved.append((json.loads(json.dumps(message)), usage))
 
     def run(self, messages: list[Message] | None = None) -> EpisodeEnd:
         self.messages = [*START] if messages is None else messages
         self.begun = len(self.messages)
-        return asyncio.run(run_episode(self.model, self.messages, self.tools, self.save, self.limits))
+        run = run_episode(self.model, self.messages, self.tools, self.save, self.limits)
+        return ended(asyncio.run(run), self.messages)
 
     def results(self) -> list[str]:
         """Of the tool calls, without the last line of each, which says what is left."""

@@ -14,8 +14,7 @@ from verdicts import evaluated
 from passagent.agent.tokens import NEWEST, cut_end, cut_middle, fit, fold, message_tokens, tokens
 from passagent.agent.tool_specs import Answer
 from passagent.models import anthropic
-from passagent.models.types import Message, assistant
-from passagent.models.wire import valid_history
+from passagent.models.types import Message, assistant, valid_history
 
 HEAD: list[Message] = [
     {"role": "system", "content": "be exact " * 40},

@@ -9,7 +9,7 @@ from passagent.agent.observe import observation, verdict
 from passagent.agent.tokens import fold
 from passagent.agent.tool_specs import Answer
 from passagent.evaluator.result import Evaluation, GraphResult, Mismatch, Speedup, Violation, Worst
-from passagent.experience.failure import excerpts, first_error
+from passagent.experience.diagnosis import excerpts, first_error
 from passagent.models.types import Message, assistant
 from passagent.view.evaluation import graph_table
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import tiny_search
-from verdicts import evaluated, verdict
+from verdicts import EpisodeEnd, ended, evaluated, verdict
 
 from passagent.agent.editor import file_editor
-from passagent.agent.episode import EpisodeEnd, evaluations, run_episode, untried
+from passagent.agent.episode import evaluations, run_episode, untried
 from passagent.agent.evaluator_tool import pass_evaluator
 from passagent.agent.tokens import fold
 from passagent.agent.tool_specs import Answer
@@ -110,7 +110,8 @@ class Episode:
             self.open(sum(message["role"] == "assistant" for message in self.messages) - 1)
             beside = [asyncio.create_task(other(self)) for other in others]
             try:
-                return await run_episode(self, self.messages, tools, self.save, self.limits)
+                reason = await run_episode(self, self.messages, tools, self.save, self.limits)
+                return ended(reason, self.messages)
             finally:
                 for task in beside:
                     task.cancel()

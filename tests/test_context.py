@@ -87,7 +87,7 @@ def test_an_episode_remembers_its_relatives_and_fills_the_places(tmp_path: Path)
                 shown, more = episode_context.attempts(
                     known_of(store, run, limit), episode, parent, len(made)
                 )
-                ids = [attempt.node_id for attempt in shown]
+                ids = [attempt.node.id for attempt in shown]
                 others = {node.id for node in made} | {*above}
                 assert len(ids) == len({*ids}) == min(limit, len(others) - 1)
                 assert {*ids} <= others - {parent.id}

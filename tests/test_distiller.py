@@ -13,12 +13,12 @@ from test_search import finish, store, task  # noqa: F401
 from wire_server import Said, WireServer
 
 from passagent.agent import distiller
-from passagent.agent.distiller import Improvement, Side, ask, open_distiller, prompt, read
+from passagent.agent.context import JudgedNode
+from passagent.agent.distiller import Improvement, ask, open_distiller, prompt, read
 from passagent.agent.tokens import tokens
 from passagent.config import load_config, override
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.result import Candidate, Speedup
-from passagent.experience.diagnosis import START, Diagnosis
 from passagent.experience.hints import Hint, is_held_out
 from passagent.models.scripted import ScriptedModel, calling
 from passagent.models.types import END, TOOLS, Reply, Usage, assistant
@@ -36,18 +36,19 @@ FIELDS = {
 NAMED = {"roles.hint_distiller": {"name": "openai/teacher"}}
 
 
-def side(score: float, files: dict[str, str] | None = None) -> Side:
+def judged(score: float, diagnosis: dict[str, str] | None = None) -> JudgedNode:
     evaluation = tiny_search.judge(Candidate(tiny_search.candidate_files("two 1")))
     update = {"speedup": Speedup(e2e=score), "status": "ok"}
     graph = evaluation.graphs[0].model_copy(update=update)
     evaluation = evaluation.model_copy(update={"as_score": score, "status": "ok", "graphs": [graph]})
-    return Side(files or tiny_search.candidate_files(f"of {score}"), evaluation)
+    node = tiny_search.node_of(1, number=7, as_score=score, diagnosis=diagnosis and json.dumps(diagnosis))
+    return JudgedNode(node, tiny_search.candidate_files(f"of {score}"), evaluation)
 
 
 @pytest.fixture
 def improvement(task) -> Improvement:  # noqa: F811
-    known = Diagnosis("latency_bound", "Issuing takes the time.")
-    return Improvement(task, "cpu", known, side(1.25), side(1.75), "run-1a-episode-7", "run 1a, episode 7")
+    known = {"label": "latency_bound", "text": "Issuing takes the time."}
+    return Improvement(task, "cpu", judged(1.25, known), judged(1.75))
 
 
 def written(**fields: object) -> dict[str, object]:
@@ -61,7 +62,7 @@ def test_the_prompt_holds_the_change_and_what_it_gained(improvement):
     assert "Diagnosis (latency_bound): Issuing takes the time." in text
     assert "Operators: relu" in text and "Dtypes: float32" in text and "Target: cpu" in text
 
-    first = prompt(replace(improvement, before=None, diagnosis=START))
+    first = prompt(replace(improvement, before=None))
     assert "1.00x -> 1.75x" in first and "AS: eager is 1, more is better): 1 before, 1.7500 after" in first
     assert '-WORDS = "of' not in first and '+WORDS = "of 1.75"' in first
 
@@ -70,7 +71,8 @@ def test_the_prompt_keeps_to_its_size(improvement):
     long = {"Fused.py": "".join(f"line {number} of many\n" for number in range(20_000))}
     graphs = [improvement.after.evaluation.graphs[0].model_copy(update={"name": f"g{n}"}) for n in range(900)]
     evaluation = improvement.after.evaluation.model_copy(update={"graphs": graphs})
-    text = prompt(replace(improvement, after=Side(long, evaluation)))
+    after = improvement.after._replace(files=long, evaluation=evaluation)
+    text = prompt(replace(improvement, after=after))
     assert tokens(text) < distiller.MAX_DIFF + distiller.MAX_SPEEDUPS + 1_000
     assert "+line 0 of many" in text and text.count("lines not shown") == 2
 
@@ -319,7 +321,7 @@ def test_a_budget_without_room_leaves_it_to_be_asked(store, task):  # noqa: F811
     teacher = Wide()
     session = taught_session(store, task, teacher, max_tokens=9_000)
     outcome = finish(session)
-    assert outcome.state == "finished" and "tokens" in outcome.reason
+    assert outcome.state == "finished" and "tokens" in outcome.stop_reason
     assert teacher.calls == []
     assert [row["state"] for row in table(store, session.run).values()] == ["wanted"]
     assert len(store.rows("SELECT id FROM episodes")) == min(table(store, session.run))
@@ -334,7 +336,7 @@ def test_the_gain_that_meets_the_target_is_asked_about_before_the_run_is_over(st
     teacher = Teacher()
     session = taught_session(store, task, teacher, iters=10, target_as=best, reuse=False)
     outcome = finish(session)
-    assert outcome.state == "finished" and "target AS" in outcome.reason
+    assert outcome.state == "finished" and "target AS" in outcome.stop_reason
     rows = table(store, session.run)
     last = store.row(
         "SELECT number, state, end_reason FROM episodes WHERE run_id = :r ORDER BY number DESC LIMIT 1",

@@ -9,12 +9,14 @@ import pytest
 import torch
 from closeness import assert_as_exact_as_eager
 
-from passagent.errors import UsageError
+from passagent.errors import InfrastructureError, UsageError
 from passagent.evaluator.hardware import machine as hardware
 from passagent.evaluator.hardware.machine import Machine, measure_machine
 from passagent.evaluator.result import Evaluation, GraphResult, Mismatch, Speedup, Violation, Worst
-from passagent.experience import diagnose, knowledge, read, search
-from passagent.experience.diagnosis import LABELS
+from passagent.experience import knowledge
+from passagent.experience.diagnosis import LABELS, diagnose
+from passagent.experience.knowledge import read, search
+from passagent.sandbox.environment import ask_module
 from passagent.tasks import load_task
 from passagent.tasks.inputs import make_inputs
 from passagent.tasks.module import load_module
@@ -201,3 +203,22 @@ def test_the_cpu_samples_compute_what_eager_does(name):
         with torch.no_grad():
             got = sample.replacement_func()(*arguments)
         assert_as_exact_as_eager(got, module, inputs)
+
+
+@pytest.mark.parametrize(
+    ("words", "timeout_s", "said"),
+    [
+        (["passagent.no_such_module"], None, "No module named passagent.no_such_module"),
+        (["http.server", "--bind", "127.0.0.1", "0"], 1.0, "no answer within 1 s"),
+        (["platform"], None, "exit code 0"),
+    ],
+)
+def test_process_without_an_answer_is_named(words, timeout_s, said):
+    with pytest.raises(InfrastructureError, match=said):
+        ask_module(*words, timeout_s=timeout_s)
+
+
+def test_answer_of_a_process_is_its_last_line(tmp_path, monkeypatch):
+    (tmp_path / "answering.py").write_text("import sys\nprint('noise')\nprint([len(sys.argv), 2])\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert ask_module("answering", "word") == [2, 2]

@@ -15,7 +15,7 @@ from passagent.agent.toolbox import SPECS
 from passagent.data.export.example import Example, Turn, steps, whole
 from passagent.data.export.formats import FORMATS
 from passagent.data.export.writing import column_kinds
-from passagent.models.wire import clean
+from passagent.models.types import clean
 from passagent.store.trajectories import Call, Candidate, Trajectory
 from passagent.store.trajectories import Turn as Stored
 

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny_search
 import torch
 from closeness import assert_as_exact_as_eager
 from tiny import MODEL, write_subgraph, write_task
 
-from passagent.agent.context import Attempt, EpisodeContext, HintView, ParentView
+from passagent.agent.context import Attempt, EpisodeContext, JudgedNode
 from passagent.agent.prompt import TOKENS, compose, note_of, prompts_hash, roles, short_note, shown_files
 from passagent.agent.taskview import figures, view_task
 from passagent.agent.tokens import tokens
@@ -24,7 +25,8 @@ from passagent.evaluator.hardware.machine import Machine
 from passagent.evaluator.reference.eager import EagerGraph, Output
 from passagent.evaluator.result import MANIFEST, Candidate
 from passagent.evaluator.target import target_of
-from passagent.experience import knowledge, load_hints
+from passagent.experience import knowledge
+from passagent.experience.hints import Hint, load_hints
 from passagent.experience.knowledge import Passage
 from passagent.system import resources
 from passagent.tasks import load_task
@@ -35,6 +37,10 @@ CPU = target_of(EvaluatorConfig())
 def context(path: Path, **fields: Any) -> EpisodeContext:
     known = {"target": CPU, "device_name": "some CPU", "role": "general", "seed": 77}
     return EpisodeContext(**{"task": load_task(path), **known, **fields})
+
+
+def hint(name: str, advice: str) -> Hint:
+    return Hint(id=name, trigger=["start"], advice=advice, source="a test", confidence=0.5)
 
 
 @pytest.mark.parametrize("name", ["cpu", "cuda"])
@@ -64,11 +70,7 @@ def test_all_that_a_model_is_shown_names_only_what_works_on_its_target(tmp_path:
     """Prompts with every role and hint, and the tools' descriptions."""
     target = target_of(EvaluatorConfig(device=device))
     name = {"cpu": "some CPU", "cuda:0": "NVIDIA H200"}[device]
-    hints = [
-        HintView(hint.id, hint.advice)
-        for hint in load_hints()
-        if not hint.context.targets or target.name in hint.context.targets
-    ]
+    hints = [hint for hint in load_hints() if not hint.context.targets or target.name in hint.context.targets]
     for role in roles():
         shown = context(
             write_task(tmp_path / role),
@@ -88,17 +90,20 @@ def test_all_that_a_model_is_shown_names_only_what_works_on_its_target(tmp_path:
 
 
 def test_everything_known_is_shown(tmp_path: Path) -> None:
-    parent = ParentView(
-        7, 1.25, "ok", {"A.py": '"""Fuses it."""', MANIFEST: '["A"]'}, "latency-bound", "status: ok\nAS: 1.25"
-    )
-    attempts = [Attempt(3, "mismatch", None, 'Fuses more. [plan: {"tile": 4}]')]
+    files = {"A.py": '"""Fuses it."""', MANIFEST: '["A"]'}
+    diagnosis = json.dumps({"label": "latency_bound", "text": "latency-bound"})
+    evaluation = tiny_search.judge(Candidate(files)).model_copy(update={"status": "ok", "as_score": 1.25})
+    parent = JudgedNode(tiny_search.node_of(7, as_score=1.25, diagnosis=diagnosis), files, evaluation)
+    attempts = [
+        Attempt(tiny_search.node_of(3, status="mismatch", note='Fuses more. [plan: {"tile": 4}]')),
+    ]
     _, user = compose(
         context(
             write_task(tmp_path / "t"),
             parent=parent,
             best_as=1.5,
             attempts=attempts,
-            hints=[HintView("few-launches", "Launch once.")],
+            hints=[hint("few-launches", "Launch once, then rest.")],
             migrated=True,
         )
     )
@@ -109,7 +114,7 @@ def test_everything_known_is_shown(tmp_path: Path) -> None:
         "Diagnosis: latency-bound",
         "so far: 1.5000",
         "- node 3 (from the task): mismatch, AS none: Fuses more.\n",
-        "- [few-launches] Launch once.",
+        "- [few-launches] Launch once, then rest.",
         "at most 20 replies and 8 evaluations",
     ):
         assert expected in user["content"]
@@ -311,13 +316,18 @@ def test_each_part_keeps_to_its_budget_and_says_what_it_leaves_out(tmp_path: Pat
         write_subgraph(root / "graphs" / f"g{number}", [4, number + 1], model=long)
     (root / "graph_list.txt").write_text("".join(f"graphs/g{number}\n" for number in range(30)))
     source = '"""Fuses it."""\n' + "x = 1\n" * 3000
-    parent = ParentView(7, 1.2, "ok", {"A.py": source, MANIFEST: '["A"]'}, "", "said\n" * 4000)
+    files = {"A.py": source, MANIFEST: '["A"]'}
+    evaluation = tiny_search.judge(Candidate(files)).model_copy(update={"error": "said\n" * 4000})
+    parent = JudgedNode(tiny_search.node_of(7, as_score=1.2), files, evaluation)
     many = context(
         root,
         parent=parent,
-        attempts=[Attempt(number, "ok", 1.0, f"note {number} " + "w" * 100) for number in range(100)],
+        attempts=[
+            Attempt(tiny_search.node_of(number, as_score=1.0, note=f"note {number} " + "w" * 100))
+            for number in range(100)
+        ],
         more_attempts=12,
-        hints=[HintView(f"hint-{number}", "advice " * 40) for number in range(40)],
+        hints=[hint(f"hint-{number}", "advice " * 40) for number in range(40)],
         knowledge=[Passage("a/b.md", f"Section {number}", "text " * 200) for number in range(9)],
     )
     few = {"task": 900, "parent": 500, "evaluation": 300, "attempts": 200, "hints": 200, "knowledge": 600}

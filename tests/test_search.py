@@ -26,7 +26,7 @@ from passagent.evaluator.service.known import Case, recall
 from passagent.models.scripted import ScriptedModel, calling
 from passagent.search import candidates, finalists, remeasure, stop
 from passagent.search import session as session_module
-from passagent.search.controller import Outcome, search
+from passagent.search.controller import search
 from passagent.search.finalists import Round, interval, is_settled, standing
 from passagent.search.islands import (
     IslandView,
@@ -40,6 +40,7 @@ from passagent.search.run_files import redact, run_log
 from passagent.search.session import Session
 from passagent.search.setup import new_run, open_session
 from passagent.store import Store, episodes, nodes, runs
+from passagent.store.runs import Gains, Run
 from passagent.tasks import load_task
 from passagent.view.run_summary import run_data, run_text
 
@@ -66,16 +67,15 @@ def open_tiny(store, task, *, model=None, evaluator=None, run=None, on_event=Non
     return open_session(store, run, task, config, stand_ins, on_event)
 
 
-def finish(session: Session) -> Outcome:
-    return asyncio.run(search(session))
+def finish(session: Session) -> Run:
+    asyncio.run(search(session))
+    return runs.get_run(session.store, session.run.id)
 
 
 def test_a_run_makes_what_was_asked(store, task):
     events = []
     session = open_tiny(store, task, islands=3, iters=7, seed=3, on_event=events.append)
-    outcome = finish(session)
-    assert outcome == Outcome("finished", "all 7 episodes are done")
-    run = runs.get_run(store, session.run.id)
+    run = finish(session)
     assert (run.state, run.stop_reason) == ("finished", "all 7 episodes are done")
     assert [island.episodes for island in runs.islands(store, run.id)] == [3, 2, 2]
     found = nodes.of_run(store, run.id)
@@ -162,7 +162,7 @@ def test_what_gives_no_plan_is_a_node_that_costs_no_evaluation(store, task):
     session = open_tiny(
         store, task, model=model, evaluator=Recording(), islands=1, iters=1, max_evaluations=1
     )
-    assert finish(session).reason == "all 1 episodes are done"
+    assert finish(session).stop_reason == "all 1 episodes are done"
     made = nodes.of_run(store, session.run.id)
     assert [(node.status, node.as_score) for node in made] == [("refused", pytest.approx(0.1))] * 2
     assert runs.get_run(store, session.run.id).evaluations == 0
@@ -205,9 +205,10 @@ def test_first_message_waits_for_eagers_figures_which_are_kept_for_a_day(store, 
         searching = asyncio.create_task(search(stopped))
         await asyncio.sleep(0.3)
         stopped.stop("a person", interrupted=True)
-        return await searching
+        await searching
 
-    assert asyncio.run(stop_soon()).state == "stopped"
+    asyncio.run(stop_soon())
+    assert runs.get_run(store, stopped.run.id).state == "stopped"
 
 
 class Failing(tiny_search.FastEvaluator):
@@ -301,23 +302,23 @@ def test_stagnation_and_expected_gain_are_rules():
 
 
 def test_what_an_hour_is_expected_to_gain():
-    gains, best = None, 1.0
+    gains, best = Gains(), 1.0
     for number in range(1, 33):
         # a steady 0.6% in each 36 s: 100 gains an hour
         best *= 1.006
-        gains = gains_after(gains, None, best, 36.0 * number)
+        gains = gains_after(gains, best, 36.0 * number)
         expected = expected_per_hour(gains)
         assert (expected is None) == (number < 16)
     assert expected == pytest.approx(1.006**100 - 1)
     assert gains.stagnant <= 1  # two gains of 0.6% are one of 1.2%
     for number in range(33, 41):  # a half-life without any gain
-        gains = gains_after(gains, None, 1.0, 36.0 * number)
+        gains = gains_after(gains, 1.0, 36.0 * number)
     assert math.log1p(expected_per_hour(gains)) == pytest.approx(math.log1p(expected) / 2, rel=0.1)
     assert 8 <= gains.stagnant <= 9
-    first = gains_after(None, 1.5, 1.4, 10.0)  # the seeds were better
+    first = gains_after(Gains(best_as=1.5, marked_as=1.5), 1.4, 10.0)  # the seeds were better
     assert (first.gain, first.stagnant, first.best_as) == (0.0, 1, 1.5)
-    assert gains_after(None, None, 0.8, 10.0).gain == 0.0
-    assert gains_after(None, None, 1.2, 10.0).gain == pytest.approx(math.log(1.2))
+    assert gains_after(Gains(), 0.8, 10.0).gain == 0.0
+    assert gains_after(Gains(), 1.2, 10.0).gain == pytest.approx(math.log(1.2))
 
 
 @pytest.mark.parametrize(
@@ -332,13 +333,16 @@ def test_what_an_hour_is_expected_to_gain():
 )
 def test_limits_stop_a_run_that_can_go_on(store, task, settings, reason):
     session = open_tiny(store, task, islands=2, iters=10, **settings)
-    assert finish(session) == Outcome("finished", reason)
+    done = finish(session)
+    assert (done.state, done.stop_reason) == ("finished", reason)
     run = runs.get_run(store, session.run.id)
     assert sum(island.episodes for island in runs.islands(store, run.id)) < 10
     before = len(nodes.of_run(store, run.id))
-    assert finish(open_tiny(store, task, run=run, islands=2, iters=10, **settings)).reason == reason
+    assert finish(open_tiny(store, task, run=run, islands=2, iters=10, **settings)).stop_reason == reason
     assert len(nodes.of_run(store, run.id)) == before
-    assert finish(open_tiny(store, task, run=run, islands=2, iters=10)).reason == "all 10 episodes are done"
+    assert (
+        finish(open_tiny(store, task, run=run, islands=2, iters=10)).stop_reason == "all 10 episodes are done"
+    )
     assert len(nodes.of_run(store, run.id)) == 20
 
 
@@ -621,7 +625,8 @@ def test_max_time_cuts_the_evaluation_under_way_and_resume_has_the_time_anew(sto
     evaluator = Hanging(9 if is_among_finalists else 3)  # of 8 candidates
     session = evaluator.session = open_tiny(store, task, evaluator=evaluator, **settings)
     reason = "all 4 episodes are done" if is_among_finalists else "100000 s have passed"
-    assert finish(session) == Outcome("finished", reason)
+    done = finish(session)
+    assert (done.state, done.stop_reason) == ("finished", reason)
     run = runs.get_run(store, session.run.id)
     assert (run.state, finalists.last_series(store, run.id)) == ("finished", [])
     assert bool(nodes.unfinished(store, run.id)) is not is_among_finalists
@@ -630,7 +635,7 @@ def test_max_time_cuts_the_evaluation_under_way_and_resume_has_the_time_anew(sto
     store.execute("UPDATE runs SET elapsed_s = 1e6", {})  # what earlier commands took does not count
     evaluator.limit = -1
     again = open_tiny(store, task, run=run, evaluator=evaluator, **settings)
-    assert finish(again).reason == "all 4 episodes are done"
+    assert finish(again).stop_reason == "all 4 episodes are done"
     assert nodes.unfinished(store, run.id) == [] != finalists.last_series(store, run.id)
 
 
@@ -642,7 +647,7 @@ def test_max_time_keeps_time_for_the_finalists(store, task):
 
     session = open_tiny(store, task, evaluator=Slow(), islands=1, iters=9, finalists=2, max_time_s=1e5)
     session.begun -= 9.5e4  # 5000 s are left, finalists may take 2 * 4 * 1000
-    assert finish(session).reason == "100000 s have passed but for 8e+03 s for the finalists"
+    assert finish(session).stop_reason == "100000 s have passed but for 8e+03 s for the finalists"
     assert len(nodes.of_run(store, session.run.id)) == 1
     assert finalists.last_series(store, session.run.id)
 

@@ -92,7 +92,7 @@ def test_conversation_round_trip_and_the_system_message_stored_once(store):
         episode = episodes.next_episode(store, of, island)
         call = ledger.start(store, episode, role="agent", model="m", endpoint=None, attempt=1)
         episodes.add_messages(store, episode, [system, reply, system])
-        ledger.end(store, call, "done", ledger.Ending(tokens))
+        ledger.end(store, call, "done", tokens)
         assert episodes.conversation(store, episode.id) == [system, reply, system]
     assert store.row("SELECT count(*) AS n FROM messages")["n"] == 1 + 3 * 2
     done = episodes.get_episode(store, episode.id)
@@ -201,11 +201,10 @@ def test_an_equal_candidate_is_found_under_equal_conditions_only(store):
         "evaluator_version": "v",
         "environment": "here",
     }
-    found = evaluations.find_evaluation(store, **known)
-    assert found is not None
+    [found] = evaluations.find_evaluations(store, **known)
     assert found[1]["as_score"] == 1.25 == evaluations.get_evaluation(store, found[0])["as_score"]
     for key in known:
-        assert evaluations.find_evaluation(store, **(known | {key: "other"})) is None
+        assert list(evaluations.find_evaluations(store, **(known | {key: "other"}))) == []
     assert runs.get_run(store, run.id).evaluations == 1
 
 
@@ -376,7 +375,7 @@ def test_equal_programs_and_candidates_are_found_by_an_index(store, monkeypatch)
     node = add_node(store, make_run(store))
     monkeypatch.setattr(Store, "columns", explained)
     nodes.twins(store, node, 3)
-    evaluations.find_evaluation(
+    evaluations.find_evaluations(
         store, candidate_key=node.candidate_key, task_key="", evaluator_version="", environment=""
     )
     used = [step for step in plans if "USING INDEX" in step]

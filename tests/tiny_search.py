@@ -8,6 +8,7 @@ file that HOLD names is its `Gate`.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
 import os
 import re
@@ -17,7 +18,7 @@ from typing import Any
 
 from passagent.evaluator.reference.eager import EagerGraph
 from passagent.evaluator.result import MANIFEST, Candidate, Evaluation, GraphResult, Speedup
-from passagent.experience import Diagnosis
+from passagent.experience.diagnosis import Diagnosis
 from passagent.models.scripted import ScriptedModel, calling
 from passagent.models.types import Message, ToolSpec
 from passagent.sandbox.environment import evaluator_version
@@ -262,6 +263,13 @@ def nodes_of(store: Store, run_id: str, number: int) -> list[Node]:
 def all_episodes(store: Store, run_id: str) -> list[Episode]:
     """The run's episodes in order, those of seeds first."""
     return store.all(Episode, "SELECT * FROM episodes WHERE run_id = :run ORDER BY number", {"run": run_id})
+
+
+def node_of(node_id: int, **fields: object) -> Node:
+    """A node that is done, of a run that is not in a store."""
+    usual: dict[str, Any] = dict.fromkeys(field.name for field in dataclasses.fields(Node))
+    usual |= {"id": node_id, "run_id": "1a", "state": "done", "status": "ok", "note": "", "number": 1}
+    return Node(**usual | fields)
 
 
 def give_evaluation(store: Store, node: Node, result: dict[str, Any]) -> None:

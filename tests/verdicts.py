@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from passagent.agent.tool_specs import Answer
+from passagent.models.types import Message
 
 
 def verdict(status: str, as_score: float | None, **more: Any) -> dict[str, Any]:
@@ -16,3 +17,19 @@ def verdict(status: str, as_score: float | None, **more: Any) -> dict[str, Any]:
 def evaluated(status: str, as_score: float, text: str = "stage reached", **more: Any) -> Answer:
     """What `submit` gives."""
     return Answer(f"{text}\n\nstatus: {status}\nAS: {as_score:.4f}", verdict(status, as_score, **more))
+
+
+class EpisodeEnd(NamedTuple):
+    """How an episode came to its end."""
+
+    reason: str
+    steps: int
+    """Model calls, those before a resume included."""
+    text: str
+    """The model's last text."""
+
+
+def ended(reason: str, messages: list[Message]) -> EpisodeEnd:
+    """The end of a conversation for `reason`."""
+    texts = [message["content"] for message in messages if message["role"] == "assistant"]
+    return EpisodeEnd(reason, len(texts), texts[-1] if texts else "")

@@ -2,63 +2,41 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NamedTuple
 
 from passagent.config import AgentConfig
 from passagent.evaluator.hardware.machine import Machine
 from passagent.evaluator.reference.eager import EagerGraph
+from passagent.evaluator.result import Evaluation
+from passagent.experience.diagnosis import START, Diagnosis
 from passagent.experience.exemplars import Match
+from passagent.experience.hints import Hint
 from passagent.experience.knowledge import Passage
 from passagent.extend import Target
+from passagent.store import Node
 from passagent.tasks import Task
 from passagent.tasks.reader import LibraryRule
 
 
-@dataclass(frozen=True)
-class ParentView:
-    """The candidate that the episode starts from."""
+class JudgedNode(NamedTuple):
+    """A node that is done, with its files and its evaluation."""
 
-    node_id: int | str
-    as_score: float | None
-    status: str
+    node: Node
     files: dict[str, str]
-    """Its pass directory, which the workspace holds when the episode begins."""
-    diagnosis: str = ""
-    """Its limits or its faults, in words."""
-    observation: str = ""
-    """The text of observe.observation."""
-    verdict: dict[str, Any] = field(default_factory=dict)
-    """The data of observe.verdict, for programs."""
-    is_seed: bool = False
-    """It was there before the first episode."""
+    evaluation: Evaluation
 
 
-@dataclass(frozen=True)
-class Attempt:
+class Attempt(NamedTuple):
     """An earlier candidate, a line in the prompt."""
 
-    node_id: int | str
-    status: str
-    as_score: float | None
-    note: str
-    """First line of its first pass file's docstring (prompt.note_of)."""
-    made_from: int | str | None = None
-    """The candidate that it is a change of; None: the task."""
+    node: Node
     changed: str = ""
-    """The files that differ from that one's, with the lines added and removed."""
+    """The files that differ from those of the node it was made from, with the lines added and removed."""
     failure: str = ""
     """Its first error with file and line; empty where it is correct."""
-
-
-@dataclass(frozen=True)
-class HintView:
-    """A hint as shown; its use is logged under `id`."""
-
-    id: str
-    text: str
-    is_learned: bool = False
-    """A model wrote it after an episode of another run or task: it is quoted, as data."""
 
 
 @dataclass(frozen=True)
@@ -73,14 +51,16 @@ class EpisodeContext:
     """Name of a file in prompts/roles."""
     seed: int
     """The episode's own."""
-    parent: ParentView | None = None
+    parent: JudgedNode | None = None
+    """The candidate that the episode starts from: the workspace holds its files when the episode begins."""
     best_as: float | None = None
     """The best AS of the whole run so far."""
     attempts: list[Attempt] = field(default_factory=list)
     """Relatives of the parent, the newest last."""
     more_attempts: int = 0
     """Earlier ones of the island that are not among them."""
-    hints: list[HintView] = field(default_factory=list)
+    hints: list[Hint] = field(default_factory=list)
+    """The hints shown; their use is logged. A learned one is quoted, as data."""
     held_out: list[str] = field(default_factory=list)
     """Ids of learned hints that are not shown, to measure their worth."""
     knowledge: list[Passage] = field(default_factory=list)
@@ -98,3 +78,48 @@ class EpisodeContext:
     migrated: bool = False
     """The parent comes from another island."""
     limits: AgentConfig = field(default_factory=AgentConfig)
+
+
+def diagnosis_of(node: Node | None) -> Diagnosis:
+    """The diagnosis stored with a node; of no node: the start."""
+    diagnosed = node.diagnosed if node is not None else None
+    return START if diagnosed is None else Diagnosis(diagnosed["label"], diagnosed["text"])
+
+
+class Change(NamedTuple):
+    """A file that is not the same on both sides."""
+
+    file: str
+    added: int
+    """Lines."""
+    removed: int
+
+    def __str__(self) -> str:
+        """`Fused.py +12 -3`."""
+        parts = [f"+{self.added}" * bool(self.added), f"-{self.removed}" * bool(self.removed)]
+        return " ".join([self.file, *filter(None, parts)])
+
+
+def unified(
+    before: dict[str, str], after: dict[str, str], names: tuple[str, str], around: int = 3
+) -> Iterator[str]:
+    """The unified diff of two candidates, line by line; `names` are the sides' directories in the headers.
+
+    `around`: unchanged lines shown before and after each change.
+    """
+    for file in sorted(before.keys() | after.keys()):
+        if before.get(file) != after.get(file):
+            old, new = (side.get(file, "").splitlines() for side in (before, after))
+            headers = f"{names[0]}/{file}", f"{names[1]}/{file}"
+            yield from difflib.unified_diff(old, new, *headers, n=around, lineterm="")
+
+
+def changes(before: dict[str, str], after: dict[str, str]) -> list[Change]:
+    """The files that differ, with how many lines came and went."""
+    file_changes = []
+    for file in sorted(before.keys() | after.keys()):
+        if before.get(file) != after.get(file):
+            lines = list(unified({file: before.get(file, "")}, {file: after.get(file, "")}, ("a", "b")))[2:]
+            count = [sum(line.startswith(sign) for line in lines) for sign in "+-"]
+            file_changes.append(Change(file, *count))
+    return file_changes

@@ -6,20 +6,20 @@ to the very task it comes from.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import unified_diff
 from functools import partial
 
 from passagent.agent import structured
-from passagent.agent.structured import read_answer, render
+from passagent.agent.context import JudgedNode, diagnosis_of, unified
+from passagent.agent.prompt import render
+from passagent.agent.structured import Save, read_answer
 from passagent.agent.tokens import cut_end
 from passagent.config import Config
-from passagent.evaluator.result import Evaluation, GraphResult
+from passagent.evaluator.result import GraphResult
 from passagent.experience.diagnosis import LABELS, Diagnosis
 from passagent.experience.hints import MAX_ADVICE, LearnedHint, Situation, fitness
 from passagent.models import open_model, role_config
-from passagent.models.types import Message, Model, Reply, ToolSpec
+from passagent.models.types import Message, Model, ToolSpec
 from passagent.tasks import Task
 
 ROLE = "hint_distiller"
@@ -40,38 +40,26 @@ TOOL = ToolSpec(
 
 
 @dataclass(frozen=True)
-class Side:
-    """A candidate and its evaluation."""
-
-    files: dict[str, str]
-    evaluation: Evaluation
-
-
-@dataclass(frozen=True)
 class Improvement:
     """An episode that ended with progress."""
 
     task: Task
     target: str
     """`cpu` or `cuda`."""
-    diagnosis: Diagnosis
-    """The diagnosis of its start."""
-    before: Side | None
+    before: JudgedNode | None
     """Its parent; None: the task itself."""
-    after: Side
+    after: JudgedNode
     """Its best candidate."""
-    hint_id: str
-    """The id of the hint that comes of it."""
-    source: str
+
+    @property
+    def diagnosis(self) -> Diagnosis:
+        """The diagnosis of its start."""
+        return diagnosis_of(self.before.node if self.before else None)
 
     @property
     def dtypes(self) -> list[str]:
         """The dtypes of the task's subgraphs, each once."""
         return sorted({subgraph.dtype for subgraph in self.task.subgraphs})
-
-
-Save = Callable[[Reply, LearnedHint | None], None]
-"""Called with each reply, and the hint once there is one; returns when both are safe."""
 
 
 def open_distiller(config: Config) -> Model | None:
@@ -80,7 +68,7 @@ def open_distiller(config: Config) -> Model | None:
 
 
 async def ask(
-    model: Model, improvement: Improvement, save: Save = lambda reply, hint: None
+    model: Model, improvement: Improvement, save: Save[LearnedHint] = lambda reply, hint: None
 ) -> LearnedHint | None:
     """Return the model's hint; None after a second malformed reply. Raises what the model raises."""
     question = (prompt(improvement), TOOL)
@@ -91,10 +79,7 @@ def prompt(improvement: Improvement) -> str:
     """Compose what the model is shown."""
     before = improvement.before.evaluation if improvement.before else None
     files, after = improvement.before.files if improvement.before else {}, improvement.after
-    difference: list[str] = []
-    for name in sorted({*files, *after.files}):
-        old, new = files.get(name, "").splitlines(), after.files.get(name, "").splitlines()
-        difference += unified_diff(old, new, f"before/{name}", f"after/{name}", n=AROUND, lineterm="")
+    difference = "\n".join(unified(files, after.files, ("before", "after"), AROUND))
     was = {graph.name: _outcome(graph) for graph in before.graphs} if before else {}
     missing = before.status if before else "1.00x"  # what eager itself is against eager
     speedups = "\n".join(
@@ -106,7 +91,7 @@ def prompt(improvement: Improvement) -> str:
         improvement=improvement,
         before=before,
         after=after.evaluation,
-        difference=cut_end("\n".join(difference), MAX_DIFF, ""),
+        difference=cut_end(difference, MAX_DIFF, ""),
         speedups=cut_end(speedups, MAX_SPEEDUPS, ""),
         labels=LABELS,
         tool=TOOL.name,
@@ -116,7 +101,9 @@ def prompt(improvement: Improvement) -> str:
 
 def read(improvement: Improvement, message: Message) -> LearnedHint:
     """Read the hint of a reply, from its tool call or else its text. Raises ValueError with what is wrong."""
-    hint = read_answer(message, TOOL, LearnedHint, id=improvement.hint_id, source=improvement.source)
+    run_id, number = improvement.after.node.run_id, improvement.after.node.number
+    origin = {"id": f"run-{run_id}-episode-{number}", "source": f"run {run_id}, episode {number}"}
+    hint = read_answer(message, TOOL, LearnedHint, **origin)
     operators, dtypes = frozenset(improvement.task.operators), frozenset(improvement.dtypes)
     if not fitness(hint, Situation(hint.trigger[0], operators, improvement.target, dtypes)):
         raise ValueError("context: it leaves out the very task that the hint comes from")

@@ -50,10 +50,7 @@ SPEC = ToolSpec(
             "file_text": {"type": "string", "description": "create: the whole file"},
             "old_str": {"type": "string", "description": "str_replace: the text to replace"},
             "new_str": {"type": "string", "description": "str_replace, insert: the new text"},
-            "insert_line": {
-                "type": "integer",
-                "description": "insert: the line after which new_str goes",
-            },
+            "insert_line": {"type": "integer", "description": "insert: the line after which new_str goes"},
             "view_range": {
                 "type": "array",
                 "items": {"type": "integer"},

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any
 
 from passagent.agent.evaluator_tool import answers_data
 from passagent.agent.taskfiles import ToolError
@@ -21,8 +19,7 @@ from passagent.agent.toolbox import check_arguments
 from passagent.config import AgentConfig
 from passagent.errors import nearest
 from passagent.models.retry import ContextOverflow
-from passagent.models.types import LENGTH, REFUSAL, Message, Model, Reply, Usage
-from passagent.models.wire import clean, meant_tool
+from passagent.models.types import LENGTH, REFUSAL, Message, Model, Reply, Usage, clean, meant_tool
 from passagent.system.redaction import redacted
 
 Save = Callable[[Message, Usage | None], None]
@@ -54,18 +51,6 @@ class Over(Exception):
     """The episode ends here; the text is the reason."""
 
 
-@dataclass(frozen=True)
-class EpisodeEnd:
-    """Why an episode ended."""
-
-    reason: str
-    """`done`, `refusal`, `empty`, `max_steps`, `max_evaluations` or `context`."""
-    steps: int
-    """Model calls, those before a resume included."""
-    text: str
-    """The model's last text."""
-
-
 async def run_episode(
     model: Model,
     messages: list[Message],
@@ -73,8 +58,10 @@ async def run_episode(
     save: Save,
     limits: AgentConfig,
     more_left: Callable[[], list[str]] = list,
-) -> EpisodeEnd:
+) -> str:
     """Run the conversation `messages` (system and task message, and on resume all that was saved) to its end.
+
+    Returns why it ended: `done`, `refusal`, `empty`, `max_steps`, `max_evaluations` or `context`.
 
     New messages are saved, then appended to `messages`. Each tool result ends with what is left of the
     episode's limits, and of others, such as the run's, as `more_left` says. On resume no model call is
@@ -94,8 +81,9 @@ async def run_episode(
         messages.append(message)
 
     def add_result(message: Message, result: Answer) -> None:
-        rest = left(messages, result.data, limits, len(pending))
+        used = evaluations(messages) + result.data.get("evaluation", {}).get("is_run", False) + len(pending)
         most = {"steps": limits.max_steps, "evaluations": limits.max_evaluations}
+        rest = {"steps": most["steps"] - steps(messages), "evaluations": max(0, most["evaluations"] - used)}
         parts = [f"{number} of {most[name]} {name}" for name, number in rest.items()] + more_left()
         text = f"{result.text}\nleft: {', '.join(parts)}"
         add(message | {"content": text, "data": result.data | {"left": rest}})
@@ -108,10 +96,6 @@ async def run_episode(
             call_id, result = late
             add_result({"role": "user", "late": call_id}, result)
         return len(messages) > count
-
-    def end(reason: str) -> EpisodeEnd:
-        last = next((m["content"] for m in reversed(messages) if m["role"] == "assistant"), "")
-        return EpisodeEnd(reason, steps(messages), last)
 
     async with pending:
         replay(messages, by_name)
@@ -133,10 +117,10 @@ async def run_episode(
             except ContextOverflow:
                 budget = next_budget(messages, sent, budget, overhead)
                 if budget < MIN_CONTEXT and not await tell_pending():
-                    return end("context")
+                    return "context"
             except Over as over:  # perhaps not, once the results are told
                 if not await tell_pending():
-                    return end(str(over))
+                    return str(over)
 
 
 def next_budget(messages: list[Message], sent: Sent, budget: int, overhead: int) -> int:
@@ -152,35 +136,25 @@ def check(messages: list[Message], limits: AgentConfig, pending: int) -> None:
 
     `pending`: evaluations that are under way or not reported yet.
     """
-    last, row = messages[-1], replies_without_calls(messages)
-    reply = next((message for message in reversed(messages) if message["role"] == "assistant"), last)
-    if reply.get("stop_reason") == REFUSAL:
+    last, is_cut = messages[-1], messages[-1].get("stop_reason") == LENGTH
+    replies = [message for message in reversed(messages) if message["role"] == "assistant"]
+    if replies and replies[0].get("stop_reason") == REFUSAL:
         raise Over("refusal")
-    if last["role"] == "assistant" and not last["tool_calls"]:
-        if (
-            last.get("stop_reason") != LENGTH
-            and last["content"].strip()
-            and (row > 1 or not untried(messages))
-        ):
+    is_text = last["role"] == "assistant" and not last["tool_calls"]
+    if is_text:
+        row = len(list(takewhile(lambda reply: not reply["tool_calls"], replies)))
+        if last["content"].strip() and not is_cut and (row > 1 or not untried(messages)):
             raise Over("done")
         if row >= MAX_REMARKS:
             raise Over("empty")
-    if evaluations(messages) + pending >= limits.max_evaluations and (pending or is_last_seen(messages)):
+    since = takewhile(lambda message: "evaluation" not in message.get("data", {}), reversed(messages))
+    is_last_seen = any(message["role"] == "assistant" for message in since)
+    if evaluations(messages) + pending >= limits.max_evaluations and (pending or is_last_seen):
         raise Over("max_evaluations")
-    if steps(messages) >= limits.max_steps:
+    if len(replies) >= limits.max_steps:
         raise Over("max_steps")
-    if last["role"] == "assistant" and not last["tool_calls"]:
-        is_cut = last.get("stop_reason") == LENGTH
+    if is_text:
         raise Remark(CUT_TEXT if is_cut else UNTRIED if last["content"].strip() else EMPTY)
-
-
-def left(messages: list[Message], data: dict[str, Any], limits: AgentConfig, pending: int) -> dict[str, int]:
-    """Return what is left of the episode's limits after a tool's result that carries `data`."""
-    used = evaluations(messages) + data.get("evaluation", {}).get("is_run", False) + pending
-    return {
-        "steps": limits.max_steps - steps(messages),
-        "evaluations": max(0, limits.max_evaluations - used),
-    }
 
 
 async def answer(call: dict[str, str], tools: dict[str, Tool], is_cut: bool, may_evaluate: bool) -> Answer:
@@ -228,12 +202,6 @@ def steps(messages: list[Message]) -> int:
     return sum(message["role"] == "assistant" for message in messages)
 
 
-def is_last_seen(messages: list[Message]) -> bool:
-    """Return whether the model has replied since the last evaluation's result."""
-    since = takewhile(lambda message: "evaluation" not in message.get("data", {}), reversed(messages))
-    return any(message["role"] == "assistant" for message in since)
-
-
 def evaluations(messages: list[Message]) -> int:
     """Candidates evaluated so far, those not counted that gave no plan."""
     results = [message.get("data", {}).get("evaluation") for message in messages]
@@ -242,21 +210,14 @@ def evaluations(messages: list[Message]) -> int:
 
 def untried(messages: list[Message]) -> bool:
     """Return whether nothing was handed to the evaluator yet, or something was written since."""
+
+    def is_handed(message: Message) -> bool:  # it answers a call that handed the evaluator a candidate
+        is_answer = message["role"] == "tool" and message["name"] == EVALUATOR
+        return is_answer and not message["data"].get("error")
+
     since = list(takewhile(lambda message: not is_handed(message), reversed(messages)))
     edits = [message.get("data", {}).get("edit") for message in since]
     return len(since) == len(messages) or "wrote" in takewhile(lambda edit: edit != "restored", edits)
-
-
-def is_handed(message: Message) -> bool:
-    """Return whether a message answers a call that handed the evaluator a candidate."""
-    is_answer = message["role"] == "tool" and message["name"] == EVALUATOR
-    return is_answer and not message["data"].get("error")
-
-
-def replies_without_calls(messages: list[Message]) -> int:
-    """Return how many replies at the end have no tool call."""
-    replies = [message for message in reversed(messages) if message["role"] == "assistant"]
-    return len(list(takewhile(lambda reply: not reply["tool_calls"], replies)))
 
 
 def unanswered(messages: list[Message]) -> list[tuple[dict[str, str], bool]]:

@@ -9,15 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from passagent.agent.tool_specs import (
-    EVALUATOR,
-    JUDGES,
-    TELLS,
-    Answer,
-    PendingEvaluations,
-    Tool,
-    schema,
-)
+from passagent.agent.tool_specs import EVALUATOR, JUDGES, TELLS, Answer, PendingEvaluations, Tool, schema
 from passagent.agent.workspace import Workspace, candidate_files
 from passagent.models.types import Message, ToolSpec
 

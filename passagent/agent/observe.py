@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from functools import partial
+from textwrap import indent
 from typing import Any
 
 from passagent.agent.tokens import CHARACTERS, cut_middle
 from passagent.evaluator.result import Evaluation, GraphResult, Mismatch, Speedup, Status, Violation
-from passagent.experience.failure import excerpts, mismatch_text
+from passagent.experience.diagnosis import excerpts, mismatch_text
 
 MAX_LEFT = 30
 """Operators named that passes left."""
@@ -25,6 +27,8 @@ MAX_ROWS = 14
 """Rows of the speedup table (the slowest are shown of more) and of wrong results."""
 MAX_FAILURES, MAX_VIOLATIONS = 12, 30
 """Distinct ones shown; equal ones once, with their number."""
+
+_indent = partial(indent, prefix="  ")
 
 STAGES: dict[Status, str] = {
     "refused": "integrity rules: refused",
@@ -232,14 +236,14 @@ def _loose(graphs: list[GraphResult]) -> list[str]:
 
 
 def _speedups(graphs: list[GraphResult]) -> list[str]:
-    timed = [(g.speedup.e2e, g) for g in graphs if g.speedup is not None and g.status == "ok"]
+    timed = [(g.speedup, g) for g in graphs if g.speedup is not None and g.status == "ok"]
     if not timed:
         return []
-    timed.sort(key=lambda pair: pair[0])
-    rows = [_row(g.speedup, g) for _, g in timed[:MAX_ROWS] if g.speedup is not None]
+    timed.sort(key=lambda pair: pair[0].e2e)
+    rows = [_row(speedup, graph) for speedup, graph in timed[:MAX_ROWS]]
     if len(timed) > MAX_ROWS:
         rows.append(f"  ... {len(timed) - MAX_ROWS} more ...")
-    has_interval = any(g.speedup is not None and g.speedup.low is not None for _, g in timed)
+    has_interval = any(speedup.low is not None for speedup, _ in timed)
     return [f"speedup over eager{' [95% interval]' if has_interval else ''}, slowest first:", *rows]
 
 
@@ -273,7 +277,3 @@ def _score(evaluation: Evaluation, parent_as: float | None, best_as: float | Non
         if evaluation.status == "ok" and other:
             text += f"; {score / other - 1:+.1%} against {who} {other:.4f}"
     return text
-
-
-def _indent(text: str) -> str:
-    return "\n".join(f"  {line}" for line in text.splitlines())

@@ -13,7 +13,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from passagent.agent.context import Attempt, EpisodeContext
+from passagent.agent.context import Attempt, EpisodeContext, diagnosis_of
+from passagent.agent.observe import observation, verdict
 from passagent.agent.taskview import figures, view_task
 from passagent.agent.tokens import cut_end, cut_middle, fit, tokens
 from passagent.agent.toolbox import spec_of
@@ -21,6 +22,7 @@ from passagent.agent.workspace import parsed
 from passagent.errors import UsageError, nearest
 from passagent.evaluator.result import MANIFEST
 from passagent.models.types import Message, ToolSpec
+from passagent.store import SEEDS
 from passagent.system import resources
 
 TOKENS = {
@@ -41,12 +43,11 @@ def compose(
     `Episode seed: `. Each part takes at most so many tokens, and says what it leaves out.
     Raises UsageError for a role without a prompt.
     """
-    if not resources.exists(f"prompts/roles/{context.role}.j2"):
-        raise UsageError(f"search.roles: no prompt for role '{context.role}'{nearest(context.role, roles())}")
-    templates = environment(resources.roots())
+    check_role(context.role)
     parent = context.parent
+    observed = observation(parent.evaluation, files=parent.files) if parent else ""
     newest = fit(context.attempts[::-1], attempt_line, most["attempts"])
-    hints = context.hints[: fit(context.hints, lambda hint: hint.id + hint.text, most["hints"])]
+    hints = context.hints[: fit(context.hints, lambda hint: hint.id + hint.advice, most["hints"])]
     passages = context.knowledge[: fit(context.knowledge, lambda passage: passage.text, most["knowledge"])]
     specs = served or [spec_of(name) for name in context.limits.tools]
     values = {
@@ -55,8 +56,10 @@ def compose(
         "target": context.target.name,
         "works": context.target,
         "tools": [spec.name for spec in specs],
+        "is_seed": parent is not None and parent.node.island == SEEDS,
         "parent_files": shown_files(parent.files, most["parent"]) if parent else {},
-        "parent_observation": cut_middle(parent.observation, most["evaluation"]) if parent else "",
+        "parent_diagnosis": diagnosis_of(parent.node).text if parent else "",
+        "parent_observation": cut_middle(observed, most["evaluation"]),
         "attempts": [attempt_line(attempt) for attempt in context.attempts[len(context.attempts) - newest :]],
         "more_attempts": context.more_attempts + len(context.attempts) - newest,
         "hints": hints,
@@ -66,18 +69,10 @@ def compose(
         "past": [(match, shown_files(match.exemplar.files, most["past"])) for match in context.past],
         "manifest": MANIFEST,
     }
-    system = templates.get_template("system.j2").render(values).strip()
+    offered = [asdict(spec) for spec in specs]
     return [
-        {
-            "role": "system",
-            "content": system,
-            "tools": [asdict(spec) for spec in specs],
-        },
-        {
-            "role": "user",
-            "content": templates.get_template("task.j2").render(values).strip(),
-            "data": task_data(context),
-        },
+        {"role": "system", "content": render("system.j2", **values), "tools": offered},
+        {"role": "user", "content": render("task.j2", **values), "data": task_data(context)},
     ]
 
 
@@ -93,36 +88,39 @@ def task_data(context: EpisodeContext) -> dict[str, Any]:
         "target": context.target.name,
         "seed": context.seed,
         "role": context.role,
-        "parent": parent.verdict | {"note": note_of(parent.files)} if parent else None,
+        "parent": verdict(parent.evaluation) | {"note": note_of(parent.files)} if parent else None,
         "attempts": [
-            {"status": attempt.status, "as_score": attempt.as_score, "note": attempt.note}
-            for attempt in context.attempts
+            {"status": node.status or "", "as_score": node.as_score, "note": node.note}
+            for node, _, _ in context.attempts
         ],
     }
 
 
 def task_text(context: EpisodeContext) -> str:
     """The task alone, for a client that is served: hardware, graphs, shapes, eager's times."""
-    template = environment(resources.roots()).get_template("task_view.j2")
-    return template.render(_task_values(context, True, TOKENS["task"])).strip()
+    return render("task_view.j2", **_task_values(context, True, TOKENS["task"]))
 
 
 def _task_values(context: EpisodeContext, is_served: bool, most: int) -> dict[str, Any]:
     """Return what task_view.j2 shows."""
-    is_known = bool(context.device_name)
+    device = context.target.name, context.device_name, context.machine, context.threads
     return {
         "is_served": is_served,
         "task": context.task,
         "view": view_task(context.task, most, context.eager),
-        "hardware": figures(context.target.name, context.device_name, context.machine, context.threads)
-        if is_known
-        else (),
+        "hardware": figures(*device) if context.device_name else (),
     }
 
 
 def roles() -> list[str]:
     """Roles that have a prompt."""
     return [Path(name).stem for name, _ in resources.glob("prompts/roles/*.j2")]
+
+
+def check_role(role: str) -> None:
+    """Raise UsageError for a role that has no prompt."""
+    if role not in roles():
+        raise UsageError(f"search.roles: no prompt for role '{role}'{nearest(role, roles())}")
 
 
 def prompts_hash() -> str:
@@ -155,12 +153,13 @@ def short_note(note: str, limit: int = 140) -> str:
 
 def attempt_line(attempt: Attempt) -> str:
     """`node 7 (from node 3: Fused.py +12 -3): ok, AS 1.2000: Tiles the rows.`, or with why it failed."""
-    made_from = "the task" if attempt.made_from is None else f"node {attempt.made_from}"
+    node = attempt.node
+    made_from = "the task" if node.parent_id is None else f"node {node.parent_id}"
     changed = f": {attempt.changed}" if attempt.changed else ""
-    score = "none" if attempt.as_score is None else f"{attempt.as_score:.4f}"
-    note = f": {short_note(attempt.note)}" if short_note(attempt.note) else ""
+    score = "none" if node.as_score is None else f"{node.as_score:.4f}"
+    note = f": {short_note(node.note)}" if short_note(node.note) else ""
     failure = f"; failed: {attempt.failure}" if attempt.failure else ""
-    return f"node {attempt.node_id} (from {made_from}{changed}): {attempt.status}, AS {score}{note}{failure}"
+    return f"node {node.id} (from {made_from}{changed}): {node.status or ''}, AS {score}{note}{failure}"
 
 
 def shown_files(files: dict[str, str], budget: int) -> dict[str, str]:
@@ -172,8 +171,13 @@ def shown_files(files: dict[str, str], budget: int) -> dict[str, str]:
     return dict(sorted(cut_files.items()))
 
 
+def render(name: str, **values: Any) -> str:
+    """Fill in the template `prompts/NAME`."""
+    return _environment(resources.roots()).get_template(name).render(values).strip()
+
+
 @functools.lru_cache(maxsize=4)
-def environment(roots: tuple[Path, ...]) -> Environment:
+def _environment(roots: tuple[Path, ...]) -> Environment:
     """The templates under `roots`, each compiled once and again when its file has changed."""
     return Environment(
         loader=FileSystemLoader([root / "prompts" for root in roots]),

@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from passagent.agent.prompt import environment
 from passagent.models.types import Message, Model, Reply, ToolSpec
-from passagent.system import resources
 
 AGAIN = "That was no answer: {reason}. Call `{name}` once."
 
 T = TypeVar("T")
+Save = Callable[[Reply, T | None], None]
+"""Called with each reply, and the answer once there is one; returns when both are safe."""
 B = TypeVar("B", bound=BaseModel)
 
 
@@ -23,13 +23,12 @@ async def ask(
     question: tuple[str, ToolSpec],
     read: Callable[[Message], T],
     give_up: Callable[[ValueError], T],
-    save: Callable[[Reply, T | None], None],
+    save: Save[T],
 ) -> T:
     """Ask a `question`, a prompt and the tool that answers it, and return the answer.
 
     `read` raises ValueError with what is wrong with a reply. A malformed one is asked for once again; what
-    `give_up` makes of the second one's error is the answer. `save` is called with each reply, and the answer
-    once there is one; it returns when both are safe. Raises what the model raises.
+    `give_up` makes of the second one's error is the answer. Raises what the model raises.
     """
     prompt, tool = question
     messages: list[Message] = [{"role": "user", "content": prompt}]
@@ -73,8 +72,3 @@ def read_answer(message: Message, tool: ToolSpec, kind: type[B], **fields: Any) 
         first = error.errors()[0]
         text = first["msg"].removeprefix("Value error, ")
         raise ValueError(f"{'.'.join(map(str, first['loc']))}: {text}") from None
-
-
-def render(name: str, **values: Any) -> str:
-    """Fill in the template `prompts/NAME`."""
-    return environment(resources.roots()).get_template(name).render(values).strip()

@@ -136,7 +136,8 @@ class _Folded:
         if self.total(end) <= budget:
             return
         goal, so_far = budget * FOLD_TO, self.messages[:end]
-        results = [index for index, message in enumerate(so_far) if _is_result(message)]
+        # results of calls, late ones too (evaluator_tool.py)
+        results = [index for index, m in enumerate(so_far) if m["role"] == "tool" or "late" in m]
         spared = {*results[-NEWEST:], _best(so_far), _last_error(so_far), *self.short, *self.dropped}
         for index in results:
             if self.total(end) <= goal:
@@ -176,11 +177,6 @@ def _last_error(messages: list[Message]) -> int | None:
         if data.get("error") or _evaluation(messages[index]).get("status", "ok") != "ok":
             return index
     return None
-
-
-def _is_result(message: Message) -> bool:
-    """Return whether a message is a call's result, be it a late one (evaluator_tool.py)."""
-    return message["role"] == "tool" or "late" in message
 
 
 def _short_result(message: Message) -> Message:

@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 from passagent import extend
-from passagent.agent import editor, evaluator_tool
+from passagent.agent import editor, evaluator_tool, tool_specs
 from passagent.agent.observe import why_unrecorded
-from passagent.agent.taskfiles import ToolError
-from passagent.agent.tool_specs import (
-    CHECK,
-    CODE,
-    CODE_SPEC,
-    DEEP,
-    DOCUMENT,
-    KNOWLEDGE,
-    KNOWS,
-    LIMITS,
-    PROFILE,
-    QUERY,
-    RECORDS,
-    Answer,
-    Tool,
-    schema,
-)
+from passagent.agent.taskfiles import ToolError, read_task_files
+from passagent.agent.tool_specs import Answer, Tool, schema
 from passagent.agent.workspace import Workspace, candidate_files, parsed
 from passagent.errors import UsageError, nearest
 from passagent.evaluator.result import Evaluation
@@ -33,6 +19,7 @@ from passagent.experience import code_search, knowledge
 from passagent.experience.knowledge import Passage
 from passagent.extend import Target
 from passagent.models.types import ToolSpec
+from passagent.tasks import Task
 
 MAX_PASSAGES, MAX_PASSAGE = 2, 700
 """Passages that a search shows, and characters of each; its document can be read whole."""
@@ -53,8 +40,8 @@ Limits = Callable[[dict[str, str], bool], Awaitable[str]]
 
 
 CHECK_SPEC = ToolSpec(
-    CHECK,
-    f"Record your pass directory as it is now {RECORDS} Takes no "
+    tool_specs.CHECK,
+    f"Record your pass directory as it is now {tool_specs.RECORDS} Takes no "
     "arguments and costs no evaluation. pass_evaluator begins with the same.",
     schema({}, []),
 )
@@ -84,10 +71,10 @@ async def checked(files: dict[str, str], outline: Outline) -> Answer:
 
 
 PROFILE_SPEC = ToolSpec(
-    PROFILE,
-    f"What limits your pass directory as it is now, which must have been evaluated: {LIMITS} "
+    tool_specs.PROFILE,
+    f"What limits your pass directory as it is now, which must have been evaluated: {tool_specs.LIMITS} "
     "It uses no evaluation; an episode has 3 of them.",
-    schema({"deep": DEEP}, []),
+    schema({"deep": tool_specs.DEEP}, []),
 )
 
 
@@ -110,9 +97,9 @@ def profile(workspace: Workspace, limits: Limits) -> Tool:
 
 
 KNOWLEDGE_SPEC = ToolSpec(
-    KNOWLEDGE,
-    f"Search {KNOWS} by keywords, or read a document by the path that a search named.",
-    schema({"query": QUERY, "path": DOCUMENT}, []),
+    tool_specs.KNOWLEDGE,
+    f"Search {tool_specs.KNOWS} by keywords, or read a document by the path that a search named.",
+    schema({"query": tool_specs.QUERY, "path": tool_specs.DOCUMENT}, []),
 )
 
 
@@ -145,7 +132,7 @@ def search_code(target: Target | None = None) -> Tool:
         more = f"... cursor: {start + len(part)}" if len(part) < len(rest) else ""
         return Answer(part + more)
 
-    return Tool(CODE_SPEC, run)
+    return Tool(tool_specs.CODE_SPEC, run)
 
 
 async def found_code(target: Target | None, query: str, kind: Any = None) -> str:
@@ -153,7 +140,7 @@ async def found_code(target: Target | None, query: str, kind: Any = None) -> str
     try:
         return await code_search.search(query, kind or "string", target)
     except UsageError as error:
-        raise ToolError(f"{CODE}: {error}") from error
+        raise ToolError(f"{tool_specs.CODE}: {error}") from error
 
 
 def start_of(cursor: str | None) -> int:
@@ -171,10 +158,8 @@ def passages(sections: list[Passage]) -> str:
     return "\n\n".join(lines) or "nothing found; try other words, or read index.md, the map of all documents"
 
 
-SPECS = {
-    spec.name: spec
-    for spec in (editor.SPEC, CHECK_SPEC, evaluator_tool.SPEC, KNOWLEDGE_SPEC, PROFILE_SPEC, CODE_SPEC)
-}
+_OURS = (editor.SPEC, CHECK_SPEC, evaluator_tool.SPEC, KNOWLEDGE_SPEC, PROFILE_SPEC, tool_specs.CODE_SPEC)
+SPECS = {spec.name: spec for spec in _OURS}
 """Our agent's tools, as a model sees them; `agent.tools` chooses."""
 
 
@@ -186,8 +171,43 @@ def spec_of(name: str) -> ToolSpec:
     return spec
 
 
-def own_tool(path: str, workspace: Workspace) -> Tool:
-    """Make a tool of the user's own. Raises UsageError, see extend.make."""
+class Services(NamedTuple):
+    """Functions of whoever runs the episode, which the tools call."""
+
+    submit: evaluator_tool.Submit
+    outline: Outline
+    limits: Limits
+
+
+def open_tools(
+    names: Sequence[str],
+    task: Task,
+    files: Mapping[str, str],
+    target: Target,
+    services: Services,
+    start_as: float | None = None,
+) -> list[Tool]:
+    """The tools of an episode, ours and the user's own, on a workspace that holds `files`.
+
+    `start_as`: their AS; None if they are not correct. Raises UsageError, see extend.make.
+    """
+    workspace = Workspace(read_task_files(task.path), files)
+    makers: dict[str, Callable[[], Tool]] = {
+        tool_specs.EDITOR: partial(editor.file_editor, workspace),
+        tool_specs.CHECK: partial(check, workspace, services.outline),
+        tool_specs.EVALUATOR: partial(evaluator_tool.pass_evaluator, workspace, services.submit, start_as),
+        tool_specs.KNOWLEDGE: partial(
+            search_knowledge,
+            partial(knowledge.search, operators=task.operators, target=target),
+            partial(knowledge.read, target=target),
+        ),
+        tool_specs.PROFILE: partial(profile, workspace, services.limits),
+        tool_specs.CODE: partial(search_code, target),
+    }
+    return [makers[name]() if name in makers else _own_tool(name, workspace) for name in names]
+
+
+def _own_tool(path: str, workspace: Workspace) -> Tool:
     tool = extend.make(path, "agent.tools", workspace)
 
     async def run(arguments: dict[str, Any], call_id: str) -> Answer:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,7 +16,8 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field
 
 from passagent.agent import structured
-from passagent.agent.structured import read_answer, render
+from passagent.agent.prompt import render
+from passagent.agent.structured import Save, read_answer
 from passagent.config import Config, ValidatorConfig
 from passagent.errors import UsageError
 from passagent.evaluator.fleet.opening import environment_key
@@ -26,7 +26,7 @@ from passagent.evaluator.score import B
 from passagent.evaluator.service import known
 from passagent.evaluator.service.known import Judge, Known
 from passagent.models import open_model, role_config
-from passagent.models.types import Message, Model, Reply, ToolSpec
+from passagent.models.types import Message, Model, ToolSpec
 from passagent.store import Store
 from passagent.store.database import now
 from passagent.tasks import Task
@@ -74,10 +74,6 @@ class Opinion(BaseModel):
     decisive: bool
 
 
-Save = Callable[[Reply, Opinion | None], None]
-"""Called with each reply, and the opinion once there is one; returns when both are safe."""
-
-
 def open_validator(config: Config) -> Model | None:
     """The model to ask, None if `validator.model` names none. Raises UsageError."""
     if config.validator.model is None:
@@ -92,7 +88,7 @@ async def ask(
     task: Task,
     candidate: Candidate,
     config: ValidatorConfig,
-    save: Save = lambda reply, opinion: None,
+    save: Save[Opinion] = lambda reply, opinion: None,
 ) -> Opinion:
     """Return the model's opinion; without a verdict after a second malformed reply.
 
@@ -182,12 +178,7 @@ class Judges(NamedTuple):
 
 
 async def judged(
-    judges: Judges,
-    store: Store | None,
-    task: Task,
-    candidate: Candidate,
-    config: Config,
-    fresh: bool = False,
+    judges: Judges, store: Store | None, task: Task, candidate: Candidate, config: Config, fresh: bool = False
 ) -> Known:
     """Evaluate as a person asks for it: from the store (unless `fresh`), or measured and stored there.
 

@@ -3,19 +3,25 @@
 The signals are light: the bytes that inputs and outputs must move against the machine's bandwidth, the
 operators left against the cost of issuing one, and the measured time. No profiler is involved, so a
 limiter is a reading of shares, not a proof; the text gives the numbers behind it.
+
+Of a wrong candidate it is the first error in one line, with the source line that it means: `File.py:12`,
+`kernel.cpp:3` or `kernel.cu(3)`.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import math
+import re
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from passagent.errors import one_line
 from passagent.evaluator.hardware.machine import Machine
-from passagent.evaluator.result import EXACT_T, Evaluation, GraphResult, Status
-from passagent.experience.failure import first_error
+from passagent.evaluator.result import EXACT_T, Evaluation, GraphResult, Mismatch, Status
 
 Limiter = Literal["memory_bound", "latency_bound", "instruction_bound"]
 LIMITERS: tuple[str, ...] = get_args(Limiter)
@@ -153,3 +159,105 @@ def _inexactness(evaluation: Evaluation, loose: list[GraphResult]) -> str:
         f"{text} On {loose[0].name} eager's rounding shows after {operators}: leaving it out at one of them "
         f"alone makes outputs fail at t = {EXACT_T}. Round there as eager does."
     )
+
+
+AROUND = 2
+"""Lines shown before and after the one that is meant."""
+MAX_EXCERPTS = 6
+MAX_WIDTH, MAX_LINE = 160, 220
+"""Characters of a source line that is shown, and of a first error."""
+_PYTHON = re.compile(r"(?<![\w/])(?P<name>[\w/]+\.py)(?:\", line |:)(?P<line>\d+)")
+_KERNEL = re.compile(r"\b(?P<name>\w+)\.(?:cpp:|cu[:(])(?P<line>\d+)")
+
+
+def first_error(evaluation: Evaluation, files: Mapping[str, str]) -> str:
+    """`Fused.py:14: error: 'b' was not declared`, of an evaluation of `files`; empty if correct."""
+    if evaluation.status == "ok":
+        return ""
+    if evaluation.violations:
+        first = evaluation.violations[0]
+        return one_line(f"{first.file}:{first.line}: {first.message} (rule {first.rule})", MAX_LINE)
+    failed = [graph for graph in evaluation.graphs if graph.status != "ok"]
+    graph = next((graph for graph in failed if graph.status == evaluation.status), None)
+    if graph and graph.status == "mismatch" and graph.mismatches:
+        best = max(graph.mismatches, key=lambda m: m.matched_nodes / max(m.pattern_nodes, 1))
+        return one_line(mismatch_text(best, files), MAX_LINE)
+    if graph and graph.status == "wrong_result" and graph.worst:
+        rest = f"; {graph.error}" if graph.error else ""
+        return one_line(f"{graph.name}: {graph.worst_element}{rest}", MAX_LINE)
+    return _error((graph.error if graph else None) or evaluation.error or "no reason was recorded", files)
+
+
+def mismatch_text(mismatch: Mismatch, files: Mapping[str, str]) -> str:
+    """Return how far a pass came, and where its pattern is."""
+    file = f"{mismatch.pass_name}.py"
+    lines = files.get(file, "").splitlines()
+    line = next((number for number, text in enumerate(lines, 1) if text.startswith("def pattern")), None)
+    against = f", held against {mismatch.graph_node}" if mismatch.graph_node else ""
+    return (
+        f"{file}{f':{line}' if line else ''}: the pattern matched {mismatch.matched_nodes} of "
+        f"{mismatch.pattern_nodes} nodes, not {mismatch.pattern_node}{against}: {mismatch.reason}"
+    )
+
+
+def _error(text: str, files: Mapping[str, str]) -> str:
+    """The line of a compiler's or an interpreter's message that says what is wrong, after the place meant."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or [text]
+    message = next((line for line in lines if "error: " in line), lines[0])
+    if message.endswith(":") and message != lines[-1]:
+        message = f"{message} {lines[-1]}"  # what is between quotes the source
+    place = next((f"{file}:{line}" for file, line in places(text, files)), None)
+    message = f"{place}: {message.removesuffix(f' ({place})')}" if place else message
+    return one_line(message, MAX_LINE)
+
+
+def excerpts(message: str, files: Mapping[str, str]) -> str:
+    """The lines of `files` (name to text) that `message` names, the line meant marked by `>`; "" if none.
+
+    A line of a kernel's C++ or CUDA source is looked up in the Python file that holds it as a literal.
+    """
+    quoted: dict[tuple[str, int], str] = {}
+    for name, line in places(message, files):
+        lines = files[name].split("\n")
+        near = any(name == file and abs(line - at) <= AROUND for file, at in quoted)
+        if 1 <= line <= len(lines) and not near and len(quoted) < MAX_EXCERPTS:
+            quoted[(name, line)] = _excerpt(name, lines, line)
+    return "\n".join(quoted.values())
+
+
+def places(message: str, files: Mapping[str, str]) -> Iterator[tuple[str, int]]:
+    """`(file, line)` of each line of `files` that `message` means, those inside of kernels first."""
+    for place in _KERNEL.finditer(message):
+        kernel, line = place["name"], int(place["line"])
+        yield from ((name, first + line - 1) for name, first in _literals(kernel, line, files))
+    by_last_part = {name.rpartition("/")[2]: name for name in files}
+    for place in _PYTHON.finditer(message):
+        last_part = place["name"].rpartition("/")[2]
+        file = place["name"] if place["name"] in files else by_last_part.get(last_part)
+        if file:
+            yield file, int(place["line"])
+
+
+def _literals(kernel: str, line: int, files: Mapping[str, str]) -> Iterator[tuple[str, int]]:
+    """`(file, first line)` of string literals that define a function `kernel` and have so many lines."""
+    for name, text in files.items():
+        try:
+            tree = ast.parse(text) if name.endswith(".py") and kernel in text else ast.Module([], [])
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                lines = node.value.count("\n")
+                # lines of the literal are lines of the file only where it spells them out
+                is_plain = node.end_lineno is not None and node.end_lineno - node.lineno == lines
+                if is_plain and lines >= line - 1 and re.search(rf"\b{kernel}\s*\(", node.value):
+                    yield name, node.lineno
+
+
+def _excerpt(name: str, lines: list[str], line: int) -> str:
+    first = max(1, line - AROUND)
+    rows = [
+        f"{'>' if number == line else ' '}{number:>3}  {text[:MAX_WIDTH]}"
+        for number, text in enumerate(lines[first - 1 : line + AROUND], first)
+    ]
+    return "\n".join([f"{name}:", *rows])

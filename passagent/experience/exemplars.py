@@ -102,11 +102,7 @@ def likeness(first_operators: Sequence[str], other: Sequence[str]) -> float:
 
 
 def retrieve(
-    task: Fingerprint,
-    exemplars: Iterable[Exemplar],
-    target: str,
-    limit: int,
-    without: Collection[str] = (),
+    task: Fingerprint, exemplars: Iterable[Exemplar], target: str, limit: int, without: Collection[str] = ()
 ) -> Found:
     """The seed and the `limit` examples for a task on `target`; `without` those with one of these hashes.
 
@@ -168,13 +164,9 @@ def kept(passes: Iterable[KeptPass]) -> list[Exemplar]:
             shapes=frozenset(kept_pass.shapes for kept_pass in group),
             files=first.sources,
             target=target_of_files(first.sources),
-            device=first.device,
-            as_score=first.as_score,
-            as_low=first.as_low,
-            as_high=first.as_high,
             author=first.model,
-            licence=first.licence,
             source="library",
+            **{name: getattr(first, name) for name in ("device", "as_score", "as_low", "as_high", "licence")},
         )
         for group in groups.values()
         for first in group[:1]

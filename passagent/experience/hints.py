@@ -9,7 +9,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from statistics import fmean
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
@@ -56,6 +56,7 @@ class Hint(_Strict):
     source: str = Field(min_length=3)
     confidence: float = Field(ge=0, le=1)
     """Its author's, that it helps where it applies."""
+    is_learned: ClassVar[bool] = False
 
     @field_validator("trigger")
     @classmethod
@@ -68,6 +69,8 @@ class Hint(_Strict):
 
 class LearnedHint(Hint):
     """A hint that a model wrote: its text is data of bounded size, in one line, without code."""
+
+    is_learned = True
 
     @field_validator("advice")
     @classmethod

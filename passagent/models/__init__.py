@@ -79,8 +79,7 @@ def _open(config: ModelConfig) -> Model:
         return model
     # their libraries take a while to import
     from passagent.models.anthropic import Messages
-    from passagent.models.chat import Chat
-    from passagent.models.responses import Responses
+    from passagent.models.openai import Chat, Responses
     from passagent.models.retry import Retrying
 
     api = config.api or ("chat" if config.is_compatible else "responses")

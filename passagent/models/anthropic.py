@@ -6,10 +6,10 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+from passagent.models import types
 from passagent.models.http import HttpModel
 from passagent.models.retry import Transient
 from passagent.models.types import END, LENGTH, REFUSAL, TOOLS, Message, Reply, ToolSpec, Usage, assistant
-from passagent.models.wire import clean
 
 _STOP = {"end_turn": END, "stop_sequence": END, "tool_use": TOOLS, "max_tokens": LENGTH, "refusal": REFUSAL}
 _STOP["model_context_window_exceeded"] = LENGTH
@@ -127,7 +127,11 @@ def _assistant_blocks(message: Message) -> list[dict[str, Any]]:
         kind = block["type"]
         if kind == "tool_use":
             call = next(calls)
-            sent = {"id": call["id"], "name": call["name"], "input": clean(json.loads(call["arguments"]))}
+            sent = {
+                "id": call["id"],
+                "name": call["name"],
+                "input": types.clean(json.loads(call["arguments"])),
+            }
             blocks.append(block | sent)
         elif kind == "text":
             text = (block.get("text") or "").rstrip()

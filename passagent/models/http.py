@@ -21,10 +21,9 @@ from urllib.parse import urlsplit
 import httpx2
 
 from passagent.config import ModelConfig
-from passagent.errors import PassagentError, UsageError
-from passagent.models.retry import ContextOverflow, Transient, one_line, retry_after
-from passagent.models.types import Message, Reply, ToolSpec, Usage
-from passagent.models.wire import clean, valid_history
+from passagent.errors import PassagentError, UsageError, one_line
+from passagent.models.retry import ContextOverflow, Transient, retry_after
+from passagent.models.types import Message, Reply, ToolSpec, Usage, clean, valid_history
 from passagent.system.redaction import redact, redacted
 
 log = logging.getLogger("passagent.models")

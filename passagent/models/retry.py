@@ -49,8 +49,6 @@ class Retrying:
     """Takes a line before each wait: who waits, why, which try comes, and when."""
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
     """Waits so long, s."""
-    ask: Callable[[list[Message], list[ToolSpec], int], Awaitable[Reply]] | None = None
-    """Asks in place of `inner`; the last argument is the number of the try, from 1. See Meter.ask."""
 
     @property
     def name(self) -> str:
@@ -63,9 +61,7 @@ class Retrying:
         while True:
             number += 1
             try:
-                if self.ask:
-                    return await self.ask(messages, tools, number)
-                return await self.inner.complete(messages, tools)
+                return await self.ask(messages, tools, number)
             except Transient as error:
                 if number == most:
                     # from None: the SDK's exception behind it holds the request, headers and all
@@ -74,6 +70,10 @@ class Retrying:
                 seconds = backoff(number) if error.retry_after is None else error.retry_after
                 self.tell(f"{self.name}: {error}; try {number + 1} of {most} in {seconds:.1f} s")
             await self.pause(seconds)
+
+    async def ask(self, messages: list[Message], tools: list[ToolSpec], attempt: int) -> Reply:
+        """Ask `inner` once: the try of this number, from 1."""
+        return await self.inner.complete(messages, tools)
 
     async def close(self) -> None:
         """Implement Model.close."""
@@ -91,9 +91,3 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         if re.fullmatch(r"\d+(\.\d*)?", value := headers.get(name, "").strip()):
             return min(float(value) / unit, MAX_RETRY_AFTER_S)
     return None
-
-
-def one_line(text: str, limit: int = 300) -> str:
-    """`text` on one line, cut to `limit` characters."""
-    line = " ".join(text.split())
-    return line if len(line) <= limit else line[: limit - 3] + "..."

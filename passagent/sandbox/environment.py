@@ -5,14 +5,17 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import json
 import os
 import platform
 import re
+import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from passagent.errors import InfrastructureError
 from passagent.system.machine_memory import memory_bytes
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -128,6 +131,26 @@ def gpus_in_sight(device: str) -> dict[str, str]:
 def import_path() -> dict[str, str]:
     """`PYTHONPATH` for a trusted process of ours: it finds what this one finds, wherever that was set up."""
     return {"PYTHONPATH": os.pathsep.join([str(_ROOT.parent), *(path for path in sys.path if path)])}
+
+
+def ask_module(module: str, *words: str, timeout_s: float | None = None) -> Any:
+    """The JSON on the last line that `python -m MODULE WORDS` prints, a trusted process of ours.
+
+    Raises InfrastructureError, with the last line of its errors, where none comes, or not in time.
+    """
+    command = [sys.executable, "-m", module, *words]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=os.environ | import_path(),
+            timeout=timeout_s, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise InfrastructureError(f"no answer within {timeout_s:g} s") from error
+    try:
+        return json.loads(done.stdout.splitlines()[-1])
+    except (ValueError, IndexError) as error:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise InfrastructureError(lines[-1][:300]) from error
 
 
 @functools.cache

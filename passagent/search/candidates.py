@@ -29,9 +29,7 @@ from passagent.search.islands import IslandView
 from passagent.search.run_models import ask_validator, is_validation_due
 from passagent.search.session import Session
 from passagent.search.stop import Want
-from passagent.store import Store, nodes
-from passagent.store.episodes import Episode
-from passagent.store.nodes import Node
+from passagent.store import Episode, Node, Store, nodes
 from passagent.tasks import Task
 
 if TYPE_CHECKING:
@@ -73,7 +71,7 @@ def tell(store: Store, node: Node, files: dict[str, str], evaluation: Evaluation
     parent = None if node.parent_id is None else nodes.get_node(store, node.parent_id)
     diagnosed, before = node.diagnosed or {}, (parent and parent.diagnosed) or {}
     diagnosis = diagnosed.get("text", "") if diagnosed.get("label") != before.get("label") else ""
-    parent_as = parent.as_score if parent and parent.status == "ok" else None
+    parent_as = parent.correct_as if parent else None
     return observation(evaluation, parent_as, best_before(store, node), files, diagnosis)
 
 
@@ -176,11 +174,6 @@ async def evaluate(session: Session, candidate: Candidate, bar: float | None = N
     `infrastructure` and no score: the search goes on. Raises Stopping soon after a person asks to stop.
     """
     return await session.in_time(_evaluate(session, candidate, bar))
-
-
-async def outline(session: Session, candidate: Candidate) -> Evaluation | list[str]:
-    """The candidate's plans, each in a few lines; its evaluation if there are none. Raises as `evaluate`."""
-    return await session.in_time(session.evaluator.outline(session.task.path, candidate))
 
 
 async def _evaluate(session: Session, candidate: Candidate, bar: float | None) -> Evaluation:

@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from passagent import __version__
 from passagent.agent.prompt import prompts_hash
@@ -23,8 +22,7 @@ from passagent.search.expansion import conclude, run_claimed
 from passagent.search.remeasure import confirm, confirm_contender, environment_of, measure_again
 from passagent.search.run_models import distil, distil_rest
 from passagent.search.session import EXPERT, Session, Stopping
-from passagent.store import episodes, nodes, runs, sessions
-from passagent.store.runs import SEEDS
+from passagent.store import SEEDS, episodes, nodes, runs, sessions
 from passagent.store.sessions import driven
 
 log = logging.getLogger("passagent.search")
@@ -33,17 +31,10 @@ POLL_S = 0.25
 """Between two looks at what a person asks for, s."""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a session ended."""
+async def search(session: Session) -> None:
+    """Search until a stopping rule (the run is `finished`) or `session.stop` (`stopped`) ends it.
 
-    state: str
-    """`finished` (a stopping rule) or `stopped` (a person)."""
-    reason: str
-
-
-async def search(session: Session) -> Outcome:
-    """Search until a stopping rule or `session.stop` ends it. Everything is stored; the run can be resumed.
+    Everything is stored; the run can be resumed.
 
     Raises UsageError where another process drives the run, and what model and evaluator raise: what the other
     islands have in flight is finished first.
@@ -68,7 +59,6 @@ async def search(session: Session) -> Outcome:
             for model in (session.distiller, session.validator):
                 if model is not None:
                     await model.close()
-        return Outcome(state, reason)
 
 
 async def _watched(session: Session) -> None:

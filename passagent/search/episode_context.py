@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import difflib
 import random
 import re
-from collections.abc import Iterable, Iterator
-from itertools import chain, islice, zip_longest
-from typing import NamedTuple
+from collections.abc import Iterable
+from itertools import chain, zip_longest
 
-from passagent.agent.context import Attempt, EpisodeContext, HintView, ParentView
-from passagent.agent.observe import observation, verdict
+from passagent.agent.context import Attempt, EpisodeContext, JudgedNode, changes, diagnosis_of
 from passagent.errors import PassagentError
 from passagent.evaluator.fleet.opening import LOCAL, threads_of
 from passagent.evaluator.hardware.devices import first_device
 from passagent.evaluator.reference import eager
 from passagent.evaluator.reference.eager import EagerGraph
 from passagent.evaluator.target import kind_of, target_of
-from passagent.experience import knowledge, retrieve
-from passagent.experience.diagnosis import START, Diagnosis
+from passagent.experience import knowledge
+from passagent.experience.diagnosis import first_error
 from passagent.experience.exemplars import Match
-from passagent.experience.failure import first_error
-from passagent.experience.hints import LEARNED, Hint, LearnedHint, Situation, is_held_out
+from passagent.experience.hints import LEARNED, Hint, LearnedHint, Situation, is_held_out, retrieve
 from passagent.experience.knowledge import Passage
 from passagent.search.finalists import evaluation_of
 from passagent.search.islands import IslandView, is_draft, is_first
 from passagent.search.session import EXPERT, Session
-from passagent.store import Store, hint_uses, nodes, runs
-from passagent.store.episodes import Episode
-from passagent.store.nodes import Node
-from passagent.store.runs import SEEDS
+from passagent.store import SEEDS, Episode, Node, Store, hint_uses, nodes, runs
 from passagent.tasks.reader import library_rule
 
 DRAFT_EXAMPLES = 5
@@ -53,7 +46,7 @@ def episode_context(session: Session, episode: Episode, parent: Node | None) -> 
         tried, more = attempts(session, episode, parent, island.nodes)
         best = IslandView(store, run_id, episode.island).best_before(episode.number)
         scores += [best] if best is not None and best > 0 else []
-    scores += [parent.as_score] if parent and parent.status == "ok" and parent.as_score else []
+    scores += [parent.correct_as] if parent and parent.correct_as else []
     past: list[Match] = []
     if begins and episode.model != EXPERT and session.memory and session.config.experience.examples:
         past = session.memory.find(DRAFT_EXAMPLES if draft else 0).examples
@@ -64,7 +57,7 @@ def episode_context(session: Session, episode: Episode, parent: Node | None) -> 
         device_name=session.device_name,
         role=island.role,
         seed=episode.seed,
-        parent=parent_view(session, parent) if parent else None,
+        parent=judged_node(store, parent) if parent else None,
         best_as=max(scores, default=None),
         attempts=tried,
         more_attempts=more,
@@ -81,27 +74,9 @@ def episode_context(session: Session, episode: Episode, parent: Node | None) -> 
     )
 
 
-def parent_view(session: Session, parent: Node) -> ParentView:
-    """The parent as the prompt shows it."""
-    assert parent.status is not None
-    evaluation = evaluation_of(session.store, parent)
-    files = nodes.get_files(session.store, parent)
-    return ParentView(
-        node_id=parent.id,
-        as_score=parent.as_score,
-        status=parent.status,
-        files=files,
-        diagnosis=diagnosis_of(parent).text,
-        observation=observation(evaluation, files=files),
-        verdict=verdict(evaluation),
-        is_seed=parent.island == SEEDS,
-    )
-
-
-def diagnosis_of(node: Node | None) -> Diagnosis:
-    """The diagnosis stored with a node; of no node: the start."""
-    diagnosed = node.diagnosed if node is not None else None
-    return START if diagnosed is None else Diagnosis(diagnosed["label"], diagnosed["text"])
+def judged_node(store: Store, node: Node) -> JudgedNode:
+    """A node that is done, with its files and its evaluation."""
+    return JudgedNode(node, nodes.get_files(store, node), evaluation_of(store, node))
 
 
 def attempts(
@@ -119,7 +94,7 @@ def attempts(
     return [attempt(session.store, node) for node in nearest], total - own_count
 
 
-def hints_for(session: Session, episode: Episode, parent: Node | None) -> tuple[list[HintView], list[str]]:
+def hints_for(session: Session, episode: Episode, parent: Node | None) -> tuple[list[Hint], list[str]]:
     """Return the hints for the parent's diagnosis, learned ones first, and ids of those that are held out.
 
     The episode's seed decides which hints are drawn, and whether it sees the learned ones among them.
@@ -146,10 +121,10 @@ def hints_for(session: Session, episode: Episode, parent: Node | None) -> tuple[
         written = [LearnedHint.model_validate_json(row.hint) for row in rows]
         # of several with the same text the oldest is shown
         learned = draw({hint.advice: hint for hint in reversed(written)}.values(), LEARNED, "learned")
-    drawn = [HintView(hint.id, hint.advice) for hint in draw(session.hints, config.agent.hints, "hints")]
+    drawn = draw(session.hints, config.agent.hints, "hints")
     if is_held_out(episode.seed):
         return drawn, [hint.id for hint in learned]
-    return [*(HintView(hint.id, hint.advice, is_learned=True) for hint in learned), *drawn], []
+    return [*learned, *drawn], []
 
 
 _ASKED = {
@@ -174,18 +149,13 @@ def passages(session: Session, parent: Node | None) -> list[Passage]:
     query = _ASKED.get(label, label.replace("_", " "))
     target = target_of(session.config.evaluator)
     sections = knowledge.search(query, session.task.operators, limit=50, target=target)
-    return list(islice((section for section in sections if _is_useful(section, session.device_name)), limit))
 
+    def is_useful(section: Passage) -> bool:  # prose and, if it has a GPU's figures, about this GPU
+        name = section.path.rpartition("/")[2].partition(".")[0]
+        is_other_gpu = re.fullmatch(r"[a-z]+\d+", name) and name not in session.device_name.lower()
+        return section.path.endswith(".md") and not is_other_gpu
 
-_GPU = re.compile(r"[a-z]+\d+")
-"""The name of a knowledge document that has a GPU's figures."""
-
-
-def _is_useful(passage: Passage, device_name: str) -> bool:
-    """Tell whether a section is prose and, if it has a GPU's figures, about this GPU."""
-    gpu = passage.path.rpartition("/")[2].partition(".")[0]
-    is_other_gpu = _GPU.fullmatch(gpu) is not None and gpu not in device_name.lower()
-    return passage.path.endswith(".md") and not is_other_gpu
+    return list(filter(is_useful, sections))[:limit]
 
 
 MAX_FILES = 3
@@ -225,42 +195,7 @@ def attempt(store: Store, node: Node) -> Attempt:
         changed = ", ".join(edits[:MAX_FILES] + ([f"{more} more files"] if more > 0 else [])) or "nothing"
     if node.status != "ok" and node.evaluation_id is not None:
         failure = first_error(evaluation_of(store, node, samples=False), files)
-    return Attempt(
-        node.id, node.status or "", node.as_score, node.note, node.parent_id, changed=changed, failure=failure
-    )
-
-
-class Change(NamedTuple):
-    """A file that is not the same on both sides."""
-
-    file: str
-    added: int
-    """Lines."""
-    removed: int
-
-    def __str__(self) -> str:
-        """`Fused.py +12 -3`."""
-        parts = [f"+{self.added}" * bool(self.added), f"-{self.removed}" * bool(self.removed)]
-        return " ".join([self.file, *filter(None, parts)])
-
-
-def unified(before: dict[str, str], after: dict[str, str], names: tuple[str, str]) -> Iterator[str]:
-    """The unified diff of two candidates, line by line; `names` are the sides' directories in the headers."""
-    for file in sorted(before.keys() | after.keys()):
-        if before.get(file) != after.get(file):
-            old, new = (side.get(file, "").splitlines() for side in (before, after))
-            yield from difflib.unified_diff(old, new, f"{names[0]}/{file}", f"{names[1]}/{file}", lineterm="")
-
-
-def changes(before: dict[str, str], after: dict[str, str]) -> list[Change]:
-    """The files that differ, with how many lines came and went."""
-    file_changes = []
-    for file in sorted(before.keys() | after.keys()):
-        if before.get(file) != after.get(file):
-            lines = list(unified({file: before.get(file, "")}, {file: after.get(file, "")}, ("a", "b")))[2:]
-            count = [sum(line.startswith(sign) for line in lines) for sign in "+-"]
-            file_changes.append(Change(file, *count))
-    return file_changes
+    return Attempt(node, changed, failure)
 
 
 async def describe(session: Session, episode: Episode) -> None:

@@ -3,44 +3,22 @@
 from __future__ import annotations
 
 import json
-import random
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from passagent.agent.editor import file_editor
 from passagent.agent.episode import run_episode
-from passagent.agent.evaluator_tool import pass_evaluator
 from passagent.agent.prompt import compose
-from passagent.agent.taskfiles import read_task_files
-from passagent.agent.tool_specs import CHECK, CODE, EDITOR, EVALUATOR, KNOWLEDGE, PROFILE, Tool
-from passagent.agent.toolbox import check, own_tool, profile, search_code, search_knowledge
-from passagent.agent.workspace import Workspace
-from passagent.evaluator.result import Candidate
+from passagent.agent.toolbox import Services, open_tools
+from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.target import target_of
 from passagent.events import EpisodeContinued
-from passagent.experience import knowledge
-from passagent.models.meter import metered
 from passagent.models.types import Message, Usage
-from passagent.search.candidates import limits_of, outline, submitter
+from passagent.search.candidates import limits_of, submitter
 from passagent.search.episode_context import describe, episode_context
-from passagent.search.islands import (
-    Greedy,
-    IslandView,
-    choose_migrant,
-    gains_after,
-    is_draft,
-    is_first,
-    is_progress,
-    log_gain,
-    policy_of,
-)
-from passagent.search.run_models import choose_model, meter_of, writer_of
+from passagent.search.islands import IslandView, choose_parent, gains_after, is_progress, log_gain
+from passagent.search.run_models import choose_model, metered, writer_of
 from passagent.search.session import Session
-from passagent.store import episodes, hint_uses, nodes, runs
-from passagent.store.episodes import Episode
-from passagent.store.nodes import Node
-from passagent.store.runs import SEEDS
+from passagent.store import SEEDS, Episode, Node, episodes, hint_uses, nodes, runs
 from passagent.system.redaction import redacted
 
 
@@ -65,24 +43,28 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
             parent_as=parent.as_score if parent else None,
         )
 
-    meter = meter_of(session, episode)
+    model = metered(session, episode, writer_of(session, episode))
 
     def save(message: Message, usage: Usage | None) -> None:
         # at once: what was paid and has arrived is never asked for again
         with session.store.transaction():
             episodes.add_messages(session.store, episode, [message])
             if usage:
-                meter.settle(usage, message.get("stop_reason"))
+                model.settle(usage, message.get("stop_reason"))
         session.events.look()
         if usage:
             session.check()
 
+    async def outline(files: dict[str, str]) -> Evaluation | list[str]:
+        return await session.in_time(session.evaluator.outline(session.task.path, Candidate(files)))
+
+    config, target = session.config, target_of(session.config.evaluator)
     files = nodes.get_files(session.store, parent) if parent else {}
-    workspace = Workspace(read_task_files(session.task.path), files)
-    agent_tools = tools(session, episode, workspace, parent)
-    model = metered(writer_of(session, episode), meter)
-    end = await run_episode(model, messages, agent_tools, save, session.config.agent, session.left)
-    episode = conclude(session, episode, parent, end.reason)
+    start_as = parent.correct_as if parent else None
+    services = Services(submitter(session, episode), outline, partial(limits_of, session))
+    tools = open_tools(config.agent.tools, session.task, files, target, services, start_as)
+    reason = await run_episode(model, messages, tools, save, config.agent, session.left)
+    episode = conclude(session, episode, parent, reason)
     session.events.look()
     return episode
 
@@ -90,7 +72,7 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
 def begin(session: Session, episode: Episode) -> tuple[Episode, list[Message]]:
     """Choose the parent and store it with the hints shown and the first two messages, all or nothing."""
     store = session.store
-    parent, reason = choose_parent(session, episode, random.Random(f"parent:{episode.seed}"))
+    parent, reason = choose_parent(store, session.run, session.config.search, episode)
     parent_id = parent.id if parent else None
     model = choose_model(session, episode)
     episode = replace(episode, parent_id=parent_id, migration=reason, model=model)
@@ -105,25 +87,6 @@ def begin(session: Session, episode: Episode) -> tuple[Episode, list[Message]]:
     return episode, messages
 
 
-def choose_parent(session: Session, episode: Episode, rng: random.Random) -> tuple[Node | None, str | None]:
-    """The parent (None: the task itself) and, where it comes from another island, why."""
-    search, run, store = session.config.search, session.run, session.store
-    if is_draft(search, episode.number):
-        return None, None
-    is_seed = episode.island == SEEDS
-    if is_seed or is_first(search.drafts, run.islands, episode.number):
-        seed = Greedy().select(IslandView(store, run.id, SEEDS), rng)
-        if is_seed or seed:
-            return seed, None
-    policy = policy_of(search)
-    stagnant = runs.get_island(store, run.id, episode.island).stagnant
-    if policy.scope == "islands" and stagnant >= search.stagnation:
-        migrant = choose_migrant(store, run, episode.island, episode.number)
-        if migrant is not None:
-            return migrant
-    return policy.select(IslandView(store, run.id, episode.island), rng), None
-
-
 def conclude(session: Session, episode: Episode, parent: Node | None, reason: str) -> Episode:
     """Close the episode and count the island's stagnation, all or nothing.
 
@@ -136,7 +99,7 @@ def conclude(session: Session, episode: Episode, parent: Node | None, reason: st
     new = max((node.as_score or 0.0 for node in right if node.repeat_of is None), default=None)
     gain = log_gain(parent, best)
     scores = [IslandView(store, session.run.id, island).best_before(episode.number)]
-    scores += [parent.as_score] if parent and parent.status == "ok" else []
+    scores += [parent.correct_as] if parent else []
     before = max((score for score in scores if score is not None), default=None)
     gained = is_progress(before, new)
     with store.transaction():
@@ -151,38 +114,11 @@ def conclude(session: Session, episode: Episode, parent: Node | None, reason: st
 def _count_gain(session: Session, best: float | None, correct: list[Node]) -> None:
     """Count what an episode that left `best` and these correct nodes gained for the run."""
     store, run_id = session.store, session.run.id
-    before, start = runs.get_run(store, run_id).gained, None
-    if before is None:
-        seed = next(iter(nodes.best_of_island(store, run_id, SEEDS, 1)), None)
-        start = seed.as_score if seed else None
-        correct = [*correct, *([seed] if seed else [])]
+    before = runs.get_run(store, run_id).gained
+    for seed in nodes.best_of_island(store, run_id, SEEDS, 1) if not before.episodes else []:
+        before = replace(before, best_as=seed.as_score, marked_as=seed.as_score)
+        correct = [*correct, seed]
     headrooms = [(node.diagnosed or {}).get("headroom") for node in correct]
     headroom = min((value for value in headrooms if value is not None), default=None)
-    after = gains_after(before, start, best, session.elapsed_s, headroom)
+    after = gains_after(before, best, session.elapsed_s, headroom)
     runs.update_run(store, run_id, gains=json.dumps(vars(after)))
-
-
-def tools(
-    session: Session,
-    episode: Episode,
-    workspace: Workspace,
-    parent: Node | None,
-) -> list[Tool]:
-    """The agent's tools that `agent.tools` asks for, bound to this episode."""
-    start_as = parent.as_score if parent and parent.status == "ok" else None
-    target = target_of(session.config.evaluator)
-    makers: dict[str, Callable[[], Tool]] = {
-        EDITOR: partial(file_editor, workspace),
-        CHECK: partial(check, workspace, lambda files: outline(session, Candidate(files))),
-        EVALUATOR: partial(pass_evaluator, workspace, submitter(session, episode), start_as),
-        KNOWLEDGE: partial(
-            search_knowledge,
-            partial(knowledge.search, operators=session.task.operators, target=target),
-            partial(knowledge.read, target=target),
-        ),
-        PROFILE: partial(profile, workspace, partial(limits_of, session)),
-        CODE: partial(search_code, target),
-    }
-    return [
-        makers[name]() if name in makers else own_tool(name, workspace) for name in session.config.agent.tools
-    ]

@@ -15,13 +15,14 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from passagent.evaluator import score
 from passagent.evaluator.result import Evaluation, GraphResult, Speedup
-from passagent.store import Store, evaluations
-from passagent.store.nodes import Node, best_of_island, get_node
-from passagent.store.runs import SEEDS, islands
+from passagent.store import SEEDS, Node, Store, evaluations
+from passagent.store.nodes import best_of_island, get_node
+from passagent.store.runs import islands
 
 _T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 """97.5% points of Student's t for 1, 2, ... degrees of freedom; the normal's is 1.96."""
@@ -30,11 +31,6 @@ _OWN = 4
 _SAME, _SAME_OF_TWO = 7.0, 2.0
 """Spread of the rounds over their own error, squared, from which on they differ by more than that: about the
 95% point of F for three rounds; two, whose spread says little, must agree better."""
-
-_RATIOS, _SAMPLES = (
-    ("speedup", "vs_reference"),
-    ("eager_samples_ms", "compiled_samples_ms", "blocks", "pairs"),
-)
 
 CLOSE = 1.01
 """The winner's AS over another's below which it matters little which of the two is named."""
@@ -260,12 +256,14 @@ def pooled(rounds: Sequence[Evaluation]) -> Evaluation:
 def _pooled_graph(rounds: Sequence[GraphResult]) -> GraphResult:
     """One subgraph's result from those of all rounds, see pooled."""
     worst = max(rounds, key=lambda graph: (graph.passes_from_t or 0, graph.max_abs_diff or 0.0))
-    speedup, vs_reference = (_pooled_speedup([getattr(graph, name) for graph in rounds]) for name in _RATIOS)
+    speedup = _pooled_speedup([graph.speedup for graph in rounds])
+    vs_reference = _pooled_speedup([graph.vs_reference for graph in rounds])
     eager_ms = score.geometric_mean(times) if all(times := [g.eager_ms or 0.0 for g in rounds]) else None
     compiled_ms = eager_ms / speedup.e2e if eager_ms and speedup else None
     ms = {"eager_ms": eager_ms, "compiled_ms": compiled_ms, "pace_ms": worst.pace_ms and eager_ms}
     counts = {"trials": sum(g.trials for g in rounds), "unstable": all(g.unstable for g in rounds)}
-    samples: dict[str, Any] = {name: [] for name in _SAMPLES}
+    names = ("eager_samples_ms", "compiled_samples_ms", "blocks", "pairs")
+    samples: dict[str, Any] = {name: [] for name in names}
     return worst.model_copy(update=samples | ms | counts | {"speedup": speedup, "vs_reference": vs_reference})
 
 
@@ -280,8 +278,8 @@ def _pooled_speedup(rounds: Sequence[Speedup | None]) -> Speedup | None:
 
 def standing(measured: Mapping[int, Sequence[Round]]) -> list[Finalist]:
     """The finalists, the best first; ties keep the order they came in."""
-    means = {node_id: [_mean(r.graphs) for r in rounds] for node_id, rounds in measured.items()}
-    order = sorted(means, key=lambda node_id: -_mean(means[node_id]))
+    means = {node_id: [fmean(r.graphs) for r in rounds] for node_id, rounds in measured.items()}
+    order = sorted(means, key=lambda node_id: -fmean(means[node_id]))
     return [
         Finalist(
             node_id,
@@ -308,7 +306,7 @@ def _behind(best: Sequence[Round], other: Sequence[Round]) -> Interval:
     """How far `best` is ahead: for each round the mean over the subgraphs."""
     ahead, errors = [], []
     for mine, theirs in zip(best, other, strict=True):
-        ahead.append(_mean([a - b for a, b in zip(mine.graphs, theirs.graphs, strict=True)]))
+        ahead.append(fmean([a - b for a, b in zip(mine.graphs, theirs.graphs, strict=True)]))
         is_known = mine.error is not None and theirs.error is not None
         errors.append(math.hypot(mine.error or 0.0, theirs.error or 0.0) if is_known else None)
     return interval(ahead, errors)
@@ -320,17 +318,13 @@ def interval(rounds: Sequence[float], errors: Sequence[float | None]) -> Interva
     Where rounds do not differ by much more than their own errors say, the two estimates are pooled; else, and
     where errors are not known, the rounds alone count.
     """
-    n, mean = len(rounds), _mean(rounds)
+    n, mean = len(rounds), fmean(rounds)
     if n < 2:
         return Interval(math.exp(mean), 0.0, math.inf)
     spread, freedom = math.fsum((value - mean) ** 2 for value in rounds) / (n - 1), n - 1
     variances = [error**2 for error in errors if error is not None]
-    if len(variances) == n and spread <= (_SAME if n > 2 else _SAME_OF_TWO) * _mean(variances):
-        spread = (_OWN * _mean(variances) + freedom * spread) / (_OWN + freedom)
+    if len(variances) == n and spread <= (_SAME if n > 2 else _SAME_OF_TWO) * fmean(variances):
+        spread = (_OWN * fmean(variances) + freedom * spread) / (_OWN + freedom)
         freedom += _OWN
     half = (_T[freedom - 1] if freedom <= len(_T) else 2.0) * math.sqrt(spread / n)
     return Interval(*(math.exp(mean + offset) for offset in (0.0, -half, half)))
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)

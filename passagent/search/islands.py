@@ -11,9 +11,8 @@ from typing import Any
 from passagent import extend
 from passagent.config import SearchConfig
 from passagent.evaluator.result import GRAVITY
-from passagent.store import Store, nodes, runs
-from passagent.store.nodes import Node
-from passagent.store.runs import SEEDS, Gains, Run
+from passagent.store import SEEDS, Episode, Node, Run, Store, nodes, runs
+from passagent.store.runs import Gains
 
 _RECENT = 4
 """The number of newest failures from which the least grave is chosen for repair."""
@@ -82,7 +81,7 @@ def log_gain(parent: Node | None, best_as: float | None) -> float | None:
     """ln(best AS / the AS before), a parent that is not correct counting as the task; None without a best."""
     if best_as is None or best_as <= 0:
         return None
-    start = parent.as_score if parent is not None and parent.status == "ok" and parent.as_score else EAGER_AS
+    start = (parent.correct_as if parent else None) or EAGER_AS
     return math.log(best_as / start)
 
 
@@ -93,19 +92,11 @@ def is_progress(before: float | None, after: float | None) -> bool:
     return before is None or after > before * (1 + MIN_GAIN)
 
 
-def gains_after(
-    before: Gains | None,
-    start_as: float | None,
-    best: float | None,
-    searched_s: float,
-    headroom: float | None = None,
-) -> Gains:
+def gains_after(before: Gains, best: float | None, searched_s: float, headroom: float | None = None) -> Gains:
     """The run's gains with one more episode, which left `best` and `headroom` and ended at `searched_s`.
 
-    `start_as`: the seeds' best AS, for the first episode. What is gained from nothing correct is counted from
-    eager's AS.
+    What is gained from nothing correct is counted from eager's AS.
     """
-    before = before or Gains(0, start_as, start_as, 0, 0.0, 0.0, 0.0, None)
     headrooms = [value for value in (before.headroom, headroom) if value is not None]
     best_as = max((score for score in (before.best_as, best) if score is not None), default=None)
     gain = 0.0
@@ -125,13 +116,13 @@ def gains_after(
     )
 
 
-def expected_per_hour(gains: Gains | None) -> float | None:
+def expected_per_hour(gains: Gains) -> float | None:
     """The relative gain in AS that an hour more is expected to bring: 0.02 is 2%.
 
     As in the past, the nearer past counting more: with weights w that halve every HALF_LIFE episodes,
     exp(sum of w ln(AS after / AS before) / sum of w hours) - 1. None before MIN_HISTORY episodes.
     """
-    if gains is None or gains.episodes < MIN_HISTORY or gains.hours <= 0:
+    if gains.episodes < MIN_HISTORY or gains.hours <= 0:
         return None
     return math.expm1(min(gains.gain / gains.hours, 700.0))
 
@@ -332,6 +323,26 @@ class Mcts:
 
     def _room(self, place: Place) -> int:
         return min(MAX_CHILDREN, math.floor(max(place.visits, 1) ** self.widening))
+
+
+def choose_parent(
+    store: Store, run: Run, config: SearchConfig, episode: Episode
+) -> tuple[Node | None, str | None]:
+    """The parent (None: the task itself) and, where it comes from another island, why."""
+    if is_draft(config, episode.number):
+        return None, None
+    rng, is_seed = random.Random(f"parent:{episode.seed}"), episode.island == SEEDS
+    if is_seed or is_first(config.drafts, run.islands, episode.number):
+        seed = Greedy().select(IslandView(store, run.id, SEEDS), rng)
+        if is_seed or seed:
+            return seed, None
+    policy = policy_of(config)
+    stagnant = runs.get_island(store, run.id, episode.island).stagnant
+    if policy.scope == "islands" and stagnant >= config.stagnation:
+        migrant = choose_migrant(store, run, episode.island, episode.number)
+        if migrant is not None:
+            return migrant
+    return policy.select(IslandView(store, run.id, episode.island), rng), None
 
 
 def choose_migrant(store: Store, run: Run, island: int, number: int) -> tuple[Node, str] | None:

@@ -18,9 +18,7 @@ from passagent.search import finalists
 from passagent.search.candidates import evaluate
 from passagent.search.finalists import evaluation_of
 from passagent.search.session import ROUNDS, Session
-from passagent.store import Store, nodes, runs
-from passagent.store.episodes import Episode
-from passagent.store.nodes import Node
+from passagent.store import Episode, Node, Store, nodes, runs
 
 FEWEST_FINALISTS, ENOUGH_ROUNDS = 2, 3
 """For a short run: the fewest finalists to compare, and the rounds that give a useful interval."""
@@ -68,6 +66,8 @@ async def confirm_contender(session: Session, episode: Episode) -> None:
 async def _measure_rounds(session: Session, series: int, best: list[Node], count: int) -> None:
     """Measure what is open of a series, until its outcome is known or a person stops the search.
 
+    A round is measured as candidates are, in half of the time: several rounds make the figure good.
+
     Then the rounds of each node are stored as one evaluation, the newest of its candidate: it is what later
     runs and evaluations find.
     """
@@ -82,7 +82,13 @@ async def _measure_rounds(session: Session, series: int, best: list[Node], count
                 if (number, node.id) not in measured:
                     if session.is_interrupted:
                         return
-                    await _measure_finalist(session, node, series, number)
+                    candidate = Candidate(nodes.get_files(store, node))
+                    evaluation = await evaluate(session, candidate, bar=0.0)  # in half of the time
+                    case = Case(session.task, candidate, session.environment)
+                    place = {"run_id": run.id, "series": series, "round": number, "node_id": node.id}
+                    with store.transaction():
+                        store.insert("confirmations", **place, evaluation_id=keep(store, case, evaluation))
+                    session.events.look()
                     is_new = True
             rounds = finalists.rounds_of(store, finalists.last_series(store, run.id))
             if number >= finalists.FEWEST_ROUNDS and finalists.is_settled(finalists.standing(rounds)):
@@ -90,26 +96,6 @@ async def _measure_rounds(session: Session, series: int, best: list[Node], count
     for node in best if is_new else []:
         case = Case(session.task, Candidate(nodes.get_files(store, node)), session.environment)
         keep(store, case, finalists.confirmed_evaluation(store, node))
-
-
-async def _measure_finalist(session: Session, node: Node, series: int, number: int) -> None:
-    """Measure the node in a round as candidates are, in half of the time: rounds make the figure good."""
-    store, candidate = session.store, Candidate(nodes.get_files(session.store, node))
-    evaluation = await evaluate(session, candidate, bar=0.0)
-    with store.transaction():
-        evaluation_id = keep(store, Case(session.task, candidate, session.environment), evaluation)
-        store.execute(
-            "INSERT INTO confirmations (run_id, series, round, node_id, evaluation_id) "
-            "VALUES (:run, :series, :round, :node, :evaluation)",
-            {
-                "run": session.run.id,
-                "series": series,
-                "round": number,
-                "node": node.id,
-                "evaluation": evaluation_id,
-            },
-        )
-    session.events.look()
 
 
 async def measure_again(session: Session) -> None:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from passagent.config import Config
-from passagent.errors import PassagentError
+from passagent.errors import InfrastructureError, PassagentError
 from passagent.evaluator.result import Evaluation
 from passagent.evaluator.target import kind_of
 from passagent.experience import exemplars
 from passagent.experience.exemplars import Found
+from passagent.sandbox.environment import ask_module
 from passagent.search import finalists
 from passagent.search.finalists import confirmed_evaluation
-from passagent.store import Store, nodes
+from passagent.store import Run, Store, nodes
 from passagent.store.pass_library import KeptPass, PassLibrary, library_path, licence_of
-from passagent.store.runs import Run
 from passagent.tasks import Task, load_task
 from passagent.tasks.reader import Subgraph
 from passagent.tasks.tasklist import find_tasks
@@ -113,12 +112,12 @@ def _hashed(task: Task) -> list[tuple[str, str] | None]:
         from passagent.tasks.extract.structural_hash import hashes_of
 
         return hashes_of(task)
-    words = [sys.executable, "-m", "passagent.tasks.extract.structural_hash", str(task.path)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if done.returncode:
-        why = (done.stderr.strip() or "its process ended").splitlines()[-1]
-        raise PassagentError(f"{task.path}: cannot be hashed ({why}); --library off does without")
-    return [tuple(pair) if pair else None for pair in json.loads(done.stdout.splitlines()[-1])]
+    try:
+        hashes = ask_module("passagent.tasks.extract.structural_hash", str(task.path))
+    except InfrastructureError as error:
+        text = f"{task.path}: cannot be hashed ({error}); --library off does without"
+        raise PassagentError(text) from error
+    return [tuple(pair) if pair else None for pair in hashes]
 
 
 def kept_pass(

@@ -11,12 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from passagent.agent import distiller, validator
-from passagent.agent.distiller import Improvement, Side
+from passagent.agent.distiller import Improvement
 from passagent.agent.validator import Opinion
 from passagent.config import ModelChoice
 from passagent.evaluator.result import Candidate, Evaluation
@@ -25,17 +23,14 @@ from passagent.evaluator.target import kind_of
 from passagent.experience.hints import LearnedHint
 from passagent.models import open_model
 from passagent.models.ensemble import Ensemble, Outcome, choose, member
-from passagent.models.meter import Meter, metered
+from passagent.models.meter import Metered
+from passagent.models.retry import Retrying
 from passagent.models.types import Model, Reply
-from passagent.search.episode_context import diagnosis_of
-from passagent.search.finalists import evaluation_of
+from passagent.search.episode_context import judged_node
 from passagent.search.islands import IslandView
 from passagent.search.session import EXPERT, Session, Stopping
 from passagent.search.stop import Want
-from passagent.store import episodes, hint_uses, ledger, nodes
-from passagent.store.episodes import Episode
-from passagent.store.nodes import Node
-from passagent.store.runs import SEEDS
+from passagent.store import SEEDS, Episode, Node, episodes, hint_uses, ledger, nodes
 from passagent.system.redaction import redact
 
 log = logging.getLogger("passagent.search")
@@ -68,27 +63,27 @@ def outcomes(rows: list[dict[str, Any]]) -> list[Outcome]:
     return [Outcome(row["model"], row["gain"] or 0.0, cost) for row, cost in zip(rows, costs, strict=True)]
 
 
-def meter_of(session: Session, episode: Episode, role: str = "agent") -> Meter:
-    """Count the episode's model calls in the ledger and the budgets."""
-    name = episode.model or session.model.name
-    who = "seeds" if episode.island == SEEDS else f"island {episode.island}"
+def metered(session: Session, episode: Episode, model: Model, role: str = "agent") -> Metered:
+    """`model` with each of its calls for the episode counted in the ledger and the budgets."""
 
-    return Meter(
-        session.store,
-        episode,
-        session.prices.get(name),
-        admit=partial(_admit, session, name),
+    async def admit(tokens: int, cost: float | None) -> Callable[[], None]:
+        is_timed = session.limits.max_time_s is not None
+        seconds = ledger.mean_latency_s(session.store, session.run.id, inner.name) if is_timed else 0.0
+        return await session.admit(Want(tokens=tokens, cost=cost, seconds=seconds))
+
+    inner, retries = (model.inner, model.max_retries) if isinstance(model, Retrying) else (model, 0)
+    who = "seeds" if episode.island == SEEDS else f"island {episode.island}"
+    return Metered(
+        inner,
+        retries,
+        store=session.store,
+        episode=episode,
+        price=session.prices.get(inner.name),
+        admit=admit,
         tell=lambda line: session.events.note(redact(f"{who}: {line}")),
         pause=lambda seconds: session.in_time(asyncio.sleep(seconds)),
         role=role,
     )
-
-
-async def _admit(session: Session, name: str, tokens: int, cost: float | None) -> Callable[[], None]:
-    seconds = 0.0
-    if session.limits.max_time_s is not None:
-        seconds = ledger.mean_latency_s(session.store, session.run.id, name)
-    return await session.admit(Want(tokens=tokens, cost=cost, seconds=seconds))
 
 
 def is_validation_due(session: Session, node: Node, evaluation: Evaluation) -> bool:
@@ -110,19 +105,18 @@ async def ask_validator(
     """
     assert session.validator is not None and isinstance(case.subject, Candidate)
     store, config = session.store, session.config
-    episode = replace(episodes.get_episode(store, node.episode_id), model=session.validator.name)
-    meter = meter_of(session, episode, validator.ROLE)
+    episode = episodes.get_episode(store, node.episode_id)
+    model = metered(session, episode, session.validator, validator.ROLE)
     opinions: list[tuple[int, Evaluation]] = []
 
     def save(reply: Reply, opinion: Opinion | None) -> None:
         with store.transaction():
-            meter.settle(reply.usage, reply.stop_reason)
+            model.settle(reply.usage, reply.stop_reason)
             if opinion is not None:
                 judged = validator.with_opinion(evaluation, opinion)
                 opinions.append((keep(store, case, judged), judged))
         session.events.look()
 
-    model = metered(session.validator, meter)
     await validator.ask(model, session.task, case.subject, config.validator, save)
     return opinions[-1]
 
@@ -159,37 +153,30 @@ async def distil_rest(session: Session) -> None:
         log.info("not all progress is distilled: %s", stopping)
 
 
-async def _ask_distiller(session: Session, model: Model, episode: Episode) -> None:
+async def _ask_distiller(session: Session, distiller_model: Model, episode: Episode) -> None:
     store, run, best = session.store, session.run, _best(session, episode)
     assert best is not None and session.memory is not None
     task_hashes = session.memory.marks
-    meter = meter_of(session, replace(episode, model=model.name), distiller.ROLE)
+    model = metered(session, episode, distiller_model, distiller.ROLE)
     parent = None if episode.parent_id is None else nodes.get_node(store, episode.parent_id)
     improvement = Improvement(
         task=session.task,
         target=kind_of(run.device),
-        diagnosis=diagnosis_of(parent),
-        before=_side(session, parent) if parent else None,
-        after=_side(session, best),
-        hint_id=f"run-{run.id}-episode-{episode.number}",
-        source=f"run {run.id}, episode {episode.number}",
+        before=judged_node(store, parent) if parent else None,
+        after=judged_node(store, best),
     )
 
     def save(reply: Reply, hint: LearnedHint | None) -> None:
         written = hint.model_dump() if hint else None
         with store.transaction():
-            meter.settle(reply.usage, reply.stop_reason)
+            model.settle(reply.usage, reply.stop_reason)
             hint_uses.settle_distilled(store, episode.id, written, best.id, model.name, task_hashes)
         session.events.look()
 
-    await distiller.ask(metered(model, meter), improvement, save)
+    await distiller.ask(model, improvement, save)
 
 
 def _best(session: Session, episode: Episode) -> Node | None:
     """The best correct node of an episode, also of one that goes on."""
     right = [node for node in nodes.of_episode(session.store, episode.id) if node.status == "ok"]
     return max(right, key=lambda node: (node.as_score or 0.0, -node.id), default=None)
-
-
-def _side(session: Session, node: Node) -> Side:
-    return Side(nodes.get_files(session.store, node), evaluation_of(session.store, node))

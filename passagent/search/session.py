@@ -24,8 +24,7 @@ from passagent.models.types import Model
 from passagent.search.islands import expected_per_hour
 from passagent.search.run_memory import Memory
 from passagent.search.stop import Progress, Want, lack, left, rules_of, total
-from passagent.store import Store, runs
-from passagent.store.runs import SEEDS, Run
+from passagent.store import SEEDS, Run, Store, runs
 from passagent.store.timeline import Follower
 from passagent.tasks import Task
 
@@ -52,19 +51,15 @@ class Evaluator(Protocol):
 
     async def evaluate(self, task_path: Path, candidate: Candidate, bar: float | None = None) -> Evaluation:
         """The evaluation, cut short where the AS is under `bar` for sure. Raises PassagentError."""
-        ...
 
     async def describe(self, task_path: Path) -> tuple[EagerGraph, ...]:
         """Measure eager on the task's subgraphs; () where nothing can. Raises PassagentError."""
-        ...
 
     async def outline(self, task_path: Path, candidate: Candidate) -> Evaluation | list[str]:
         """The candidate's plans, a few lines each; its evaluation if there are none."""
-        ...
 
     async def close(self) -> None:
         """Release its processes."""
-        ...
 
 
 class Budget:
@@ -259,8 +254,8 @@ class Session:
             elapsed_s=time.monotonic() - self.begun,
             best_as=max((island.best_as for island in islands if island.best_as is not None), default=None),
             cost=run.cost,
-            stagnant=gains.stagnant if gains else 0,
+            stagnant=gains.stagnant,
             gain_per_hour=expected_per_hour(gains),
-            headroom=gains.headroom if gains else None,
+            headroom=gains.headroom,
             reserved_s=self.reserved_s,
         )

@@ -18,19 +18,20 @@ from typing import Any
 
 from passagent import __version__, extend
 from passagent.agent.distiller import open_distiller
-from passagent.agent.prompt import roles
+from passagent.agent.prompt import check_role
 from passagent.agent.validator import open_validator
 from passagent.config import Config, SearchConfig, override, validate
-from passagent.errors import PassagentError, UsageError, nearest
+from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.fleet.opening import LOCAL, check_devices, device_label, open_pool
 from passagent.evaluator.judging.effort import check_task_room
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.target import target_of
 from passagent.events import OnEvent
-from passagent.experience import Diagnosis, load_hints
+from passagent.experience.diagnosis import Diagnosis
+from passagent.experience.hints import load_hints
 from passagent.models import open_model
 from passagent.models.ensemble import model_names
-from passagent.models.prices import check_budget, prices_of
+from passagent.models.prices import Price, check_budget, prices_of
 from passagent.models.probe import check_models
 from passagent.models.types import Model
 from passagent.search import finalists
@@ -39,9 +40,7 @@ from passagent.search.controller import search
 from passagent.search.run_files import report, run_log
 from passagent.search.run_memory import open_memory
 from passagent.search.session import Evaluator, Session
-from passagent.store import Store, episodes, nodes, runs, sessions
-from passagent.store.nodes import Node
-from passagent.store.runs import Run
+from passagent.store import Node, Run, Store, episodes, nodes, runs, sessions
 from passagent.store.sessions import driven, resume_command
 from passagent.store.timeline import Follower
 from passagent.system.faults import os_fault
@@ -100,8 +99,7 @@ def new_run(
 def check_roles(search: SearchConfig) -> None:
     """Raise UsageError for a role that has no prompt."""
     for role in search.roles:
-        if role not in roles():
-            raise UsageError(f"search.roles: no prompt for role '{role}'{nearest(role, roles())}")
+        check_role(role)
 
 
 def same_run(store: Store, task: Task, config: Config) -> Run | None:
@@ -122,15 +120,14 @@ def given_seed(config: Config) -> Candidate | None:
 
 def check_money(config: Config, model: Model) -> None:
     """Raise UsageError where a budget of money could not be kept, before anything is stored or paid."""
-    prices = prices_of(config.model, _names(config, model))
-    check_budget(prices, config.search.max_cost, config.search.max_tokens)
+    check_budget(_prices(config, model), config.search.max_cost, config.search.max_tokens)
 
 
-def _names(config: Config, model: Model) -> list[str]:
-    """The names of all models that are paid for."""
+def _prices(config: Config, model: Model) -> dict[str, Price | None]:
+    """The prices of all models that are paid for, by their names."""
     distiller = config.roles.hint_distiller
     others = [config.validator.model, distiller.name if distiller else None]
-    return [*model_names(model), *(name for name in others if name)]
+    return prices_of(config.model, [*model_names(model), *(name for name in others if name)])
 
 
 def stored_config(run: Run) -> Config:
@@ -205,7 +202,7 @@ def open_session(
         hints=load_hints(),
         device_name=device_label(config.evaluator),
         events=events,
-        prices=prices_of(config.model, _names(config, parts.model)),
+        prices=_prices(config, parts.model),
         validator=open_validator(config),
         distiller=open_distiller(config) if memory and not memory.is_excluded else None,
         memory=memory,

@@ -20,7 +20,6 @@ class Stoppable(Protocol):
 
     def stop(self, reason: str, interrupted: bool = False) -> None:
         """Stop at the next place where work can be left."""
-        ...
 
 
 Search = Callable[[list[Stoppable]], Coroutine[Any, Any, T]]

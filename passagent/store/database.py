@@ -125,6 +125,17 @@ class Connection:
                 except (OverflowError, UnicodeEncodeError) as error:  # what only a person can have written
                     raise UsageError(_cannot_be_held(parameters or {})) from error
 
+    def insert(self, table: str, **values: Any) -> int:
+        """Add a row. Return its id."""
+        places = ", ".join(f":{name}" for name in values)
+        sql = f"INSERT INTO {table} ({', '.join(values)}) VALUES ({places})"
+        return self.execute(sql, values).lastrowid or 0
+
+    def update(self, table: str, row_id: int, **values: Any) -> None:
+        """Change these columns of the row that has this id."""
+        columns = ", ".join(f"{name} = :{name}" for name in values)
+        self.execute(f"UPDATE {table} SET {columns} WHERE rowid = :row_id", values | {"row_id": row_id})
+
     def rows(self, sql: str, parameters: dict[str, Any] | None = None) -> list[dict[str, Any]]:
         """The rows of a query, column to value."""
         names, rows = self.columns(sql, parameters)
@@ -135,7 +146,7 @@ class Connection:
         return next(iter(self.rows(sql, parameters)), None)
 
     def all(self, kind: type[T], sql: str, parameters: dict[str, Any] | None = None) -> list[T]:
-        """The rows of a query as `kind`, a dataclass with a field for each column."""
+        """The rows of a query as `kind`, a record with a field for each column."""
         return [kind(**row) for row in self.rows(sql, parameters)]
 
     def one(self, kind: type[T], sql: str, parameters: dict[str, Any] | None = None) -> T | None:

@@ -84,20 +84,9 @@ def next_episode(store: Store, run: Run, island: int, seeds: int = 0) -> Episode
 
 def _make(store: Store, run: Run, island: int, number: int, model: str | None = None) -> Episode:
     """A new episode of this number."""
-    [episode] = store.all(
-        Episode,
-        "INSERT INTO episodes (run_id, number, island, seed, state, created_at, model) "
-        "VALUES (:run, :number, :island, :seed, 'running', :at, :model) RETURNING *",
-        {
-            "run": run.id,
-            "island": island,
-            "number": number,
-            "seed": episode_seed(run.seed, number),
-            "at": now(),
-            "model": model,
-        },
-    )
-    return episode
+    terms = {"run_id": run.id, "island": island, "number": number, "model": model}
+    seed = episode_seed(run.seed, number)
+    return get_episode(store, store.insert("episodes", state="running", created_at=now(), seed=seed, **terms))
 
 
 def _may_seed(store: Store, run: Run) -> bool:
@@ -183,25 +172,23 @@ def set_start(store: Store, episode: Episode) -> None:
         "AND :migration IS NOT NULL",
         vars(episode),
     )
-    store.execute(
-        "UPDATE episodes SET parent_id = :parent_id, migration = :migration, model = :model, hints = :hints, "
-        "held_out = :held_out WHERE id = :id",
-        vars(episode),
-    )
+    chosen = ("parent_id", "migration", "model", "hints", "held_out")
+    store.update("episodes", episode.id, **{name: getattr(episode, name) for name in chosen})
 
 
 def add_messages(store: Store, episode: Episode, messages: Sequence[dict[str, Any]]) -> None:
     """Append messages, without what is a secret, to the conversation: all or none."""
     with store.transaction():
-        [row] = store.rows(
-            "SELECT coalesce(max(seq), 0) AS last FROM steps WHERE episode_id = :id", {"id": episode.id}
-        )
-        for seq, message in enumerate(messages, row["last"] + 1):
+        for seq, message in enumerate(messages, next_step(store, episode.id)):
             message_id = add_message(store, redacted(message), seq)
-            store.execute(
-                "INSERT INTO steps (episode_id, seq, message_id, at_ms) VALUES (:id, :seq, :message, :at)",
-                {"id": episode.id, "seq": seq, "message": message_id, "at": int(time.time() * 1000)},
-            )
+            at_ms = int(time.time() * 1000)
+            store.insert("steps", episode_id=episode.id, seq=seq, message_id=message_id, at_ms=at_ms)
+
+
+def next_step(store: Store, episode_id: int) -> int:
+    """The place of the episode's next message."""
+    sql = "SELECT coalesce(max(seq), 0) + 1 AS next FROM steps WHERE episode_id = :id"
+    return int(store.rows(sql, {"id": episode_id})[0]["next"])
 
 
 SYSTEM_SEQ = 1
@@ -228,8 +215,7 @@ def add_message(store: Store, message: dict[str, Any], seq: int) -> int:
         )
         if last is not None and last["body"] == body:
             return int(last["id"])
-    [row] = store.rows("INSERT INTO messages (body) VALUES (:body) RETURNING id", {"body": body})
-    return int(row["id"])
+    return store.insert("messages", body=body)
 
 
 def conversation(store: Store, episode_id: int) -> list[dict[str, Any]]:

@@ -8,23 +8,13 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 from passagent.errors import PassagentError
 from passagent.store.database import Store, now
 
 _SAMPLES = ("eager_samples_ms", "compiled_samples_ms")
-
-
-class Stored(NamedTuple):
-    """An evaluation in the store."""
-
-    id: int
-    result: dict[str, Any]
-    """Evaluation as plain data."""
-    measured_at: str
-    """ISO 8601, UTC."""
 
 
 def pack_result(whole: dict[str, Any]) -> bytes:
@@ -53,56 +43,40 @@ def add_evaluation(
     """
     samples = [{name: graph[name] for name in _SAMPLES if graph.get(name)} for graph in whole["graphs"]]
     with store.transaction():
-        [row] = store.rows(
-            "INSERT INTO evaluations (conditions_id, candidate_key, status, as_score, seconds, result, "
-            "samples, plans, created_at) VALUES (:conditions, :candidate, :status, :score, :seconds, "
-            ":result, :samples, :plans, :at) RETURNING id",
-            {
-                "conditions": _conditions(store, task_key, whole["evaluator_version"], environment),
-                "candidate": candidate_key,
-                "status": whole["status"],
-                "score": whole["as_score"],
-                "seconds": whole["seconds"],
-                "result": pack_result(whole),
-                "samples": _compress(samples) if any(samples) else None,
-                "plans": whole.get("plans"),
-                "at": now(),
-            },
+        evaluation_id = store.insert(
+            "evaluations",
+            conditions_id=_conditions(store, task_key, whole["evaluator_version"], environment),
+            candidate_key=candidate_key,
+            result=pack_result(whole),
+            samples=_compress(samples) if any(samples) else None,
+            plans=whole.get("plans"),
+            created_at=now(),
+            **{name: whole[name] for name in ("status", "as_score", "seconds")},
         )
         if run_id is not None:
             store.execute("UPDATE runs SET evaluations = evaluations + 1 WHERE id = :run", {"run": run_id})
-    return int(row["id"])
+    return evaluation_id
 
 
 def _conditions(store: Store, task_key: str, version: str, environment: str) -> int:
     """The id of the row for these conditions, a new one where there is none."""
-    names = {"task": task_key, "version": version, "environment": environment}
+    names = {"task_key": task_key, "evaluator_version": version, "environment": environment}
     row = store.row(
-        "SELECT id FROM conditions WHERE task_key = :task AND evaluator_version = :version "
+        "SELECT id FROM conditions WHERE task_key = :task_key AND evaluator_version = :evaluator_version "
         "AND environment = :environment",
         names,
     )
-    if row is None:
-        [row] = store.rows(
-            "INSERT INTO conditions (task_key, evaluator_version, environment) "
-            "VALUES (:task, :version, :environment) RETURNING id",
-            names,
-        )
-    return int(row["id"])
+    return store.insert("conditions", **names) if row is None else int(row["id"])
 
 
-def find_evaluation(
-    store: Store,
-    *,
-    candidate_key: str,
-    task_key: str,
-    evaluator_version: str,
-    environment: str,
-    stands: Callable[[dict[str, Any]], bool] = lambda result: True,
-) -> Stored | None:
-    """The newest evaluation of an equal candidate under equal conditions that `stands`.
+def find_evaluations(
+    store: Store, *, candidate_key: str, task_key: str, evaluator_version: str, environment: str
+) -> Iterator[tuple[int, dict[str, Any], str]]:
+    """The evaluations of an equal candidate under equal conditions, the newest first.
 
-    One that the machine failed never does.
+    Of each its id, itself as plain data, and when it was stored.
+
+    Those that the machine failed are left out.
     """
     rows = store.rows(
         "SELECT evaluations.id, result, samples, plans, created_at FROM evaluations "
@@ -117,18 +91,7 @@ def find_evaluation(
             "environment": environment,
         },
     )
-    stored = (Stored(row["id"], _whole(row), row["created_at"]) for row in rows)
-    return next((s for s in stored if stands(s.result)), None)
-
-
-def is_unstable(result: dict[str, Any]) -> bool:
-    """Tell whether a subgraph's timing stayed too noisy to be relied on."""
-    return any(graph["unstable"] for graph in result["graphs"])
-
-
-def rests_on_measurement(result: dict[str, Any]) -> bool:
-    """Tell whether the result is a refusal that another measurement may not repeat (result.Violation)."""
-    return any(violation.get("measured") is not None for violation in result["violations"])
+    return ((row["id"], _whole(row), row["created_at"]) for row in rows)
 
 
 def get_evaluation(store: Store, evaluation_id: int, samples: bool = True) -> dict[str, Any]:

@@ -72,38 +72,30 @@ def settle_distilled(
     `task_hashes`: all that the task is known by, for `experience.exclude`. To be called in the transaction
     that ends the reply's call, so that the episode is not asked about again.
     """
-    store.execute(
-        "UPDATE distilled_hints SET state = :state, hint_id = :hint_id, hint = :hint, node_id = :node, "
-        "author = :author, task_hashes = :hashes, written_at = :at WHERE episode_id = :episode",
-        {
-            "state": "written" if hint else "none",
-            "hint_id": hint["id"] if hint else None,
-            "hint": json.dumps(redacted(hint)) if hint else None,
-            "node": node_id,
-            "author": author,
-            "hashes": json.dumps(sorted(task_hashes)),
-            "at": now() if hint else None,
-            "episode": episode_id,
-        },
-    )
+    reply: dict[str, Any] = {"state": "none"}
+    if hint:
+        text = json.dumps(redacted(hint))
+        reply = {"state": "written", "hint_id": hint["id"], "hint": text, "written_at": now()}
+    origin = {"node_id": node_id, "author": author, "task_hashes": json.dumps(sorted(task_hashes))}
+    store.update("distilled_hints", episode_id, **reply, **origin)
 
 
 def learned(store: Store, without: Collection[str] = ()) -> list[LearnedRow]:
     """The hints distilled in all runs, the oldest first, but for those of tasks with one of these hashes."""
-    rows = store.rows(
+    return store.all(
+        LearnedRow,
         "SELECT hint, run_id, node_id, author FROM distilled_hints WHERE state = 'written' "
         "AND NOT EXISTS (SELECT 1 FROM json_each(task_hashes) AS own "
         "WHERE own.value IN (SELECT value FROM json_each(:without))) ORDER BY episode_id",
         {"without": json.dumps(sorted(without))},
     )
-    return [LearnedRow(**row) for row in rows]
 
 
 def outcomes(store: Store) -> list[Outcome]:
     """The ended episodes for which learned hints were chosen, one row for each hint, in order."""
-    rows = store.rows(
+    return store.all(
+        Outcome,
         "SELECT uses.episode_id, uses.hint_id, is_shown, coalesce(gain, 0.0) AS gain FROM hint_uses AS uses "
         "JOIN distilled_hints USING (hint_id) JOIN episodes ON episodes.id = uses.episode_id "
-        "WHERE episodes.state = 'done' ORDER BY uses.episode_id, uses.hint_id"
+        "WHERE episodes.state = 'done' ORDER BY uses.episode_id, uses.hint_id",
     )
-    return [Outcome(row["episode_id"], row["hint_id"], bool(row["is_shown"]), row["gain"]) for row in rows]

@@ -7,16 +7,15 @@ are the server's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from passagent.store.database import Store, now
-from passagent.store.episodes import Episode
-
-Tokens = dict[str, Any]
-"""The fields of models.Usage."""
+from passagent.store.episodes import Episode, next_step
 
 KINDS = ("input_tokens", "output_tokens", "cached_tokens", "cache_write_tokens", "reasoning_tokens")
+"""The kinds of tokens, fields of models.types.Usage."""
 
 
 @dataclass(frozen=True)
@@ -50,35 +49,10 @@ def start(
     store: Store, episode: Episode, *, role: str, model: str, endpoint: str | None, attempt: int
 ) -> int:
     """A request is about to be sent for the episode's next message; the call's id."""
-    [row] = store.rows(
-        "INSERT INTO calls (run_id, island, episode_id, step, role, model, endpoint, attempt, state, "
-        "started_at) VALUES (:run, :island, :episode, "
-        "(SELECT coalesce(max(seq), 0) + 1 FROM steps WHERE episode_id = :episode), "
-        ":role, :model, :endpoint, :attempt, 'started', :at) RETURNING id",
-        {
-            "run": episode.run_id,
-            "island": episode.island,
-            "episode": episode.id,
-            "role": role,
-            "model": model,
-            "endpoint": endpoint,
-            "attempt": attempt,
-            "at": now(),
-        },
-    )
-    return int(row["id"])
-
-
-@dataclass(frozen=True)
-class Ending:
-    """The end of a request."""
-
-    tokens: Tokens = field(default_factory=dict)
-    """Tokens that the server counted; {} if it said none."""
-    cost: float | None = None
-    latency_s: float | None = None
-    stop_reason: str | None = None
-    error: str | None = None
+    about = {"role": role, "model": model, "endpoint": endpoint, "attempt": attempt}
+    place = {"run_id": episode.run_id, "island": episode.island, "episode_id": episode.id}
+    step = next_step(store, episode.id)
+    return store.insert("calls", **place, step=step, **about, state="started", started_at=now())
 
 
 def mean_latency_s(store: Store, run_id: str, model: str) -> float:
@@ -99,14 +73,14 @@ def spent(store: Store, run_id: str, by: str = "model") -> list[Spent]:
         for name, state in (("replies", "done"), ("broken", "broken"), ("failed", "failed"), ("lost", "lost"))
     )
     sums = ", ".join(f"sum({kind}) AS {kind}" for kind in KINDS)
-    rows = store.rows(
+    return store.all(
+        Spent,
         f'SELECT CAST({by} AS TEXT) AS "group", count(*) AS requests, {states}, {sums}, '
         "sum(cost IS NULL AND input_tokens + output_tokens > 0) AS unpriced, "
         "coalesce(sum(cost), 0.0) AS cost, avg(CASE WHEN state = 'done' THEN latency_s END) AS latency_s "
         f"FROM calls WHERE run_id = :run GROUP BY {by} ORDER BY {by}",
         {"run": run_id},
     )
-    return [Spent(**row) for row in rows]
 
 
 REMEMBERED = 400
@@ -136,31 +110,18 @@ def replies_before(store: Store, episode: Episode) -> list[dict[str, Any]]:
     )
 
 
-def end(store: Store, call_id: int, state: str, ending: Ending) -> None:
+def end(store: Store, call_id: int, state: str, tokens: Mapping[str, int], **outcome: Any) -> None:
     """End a request, and add what it took to the sums of its episode and run.
 
     Where its reply arrived (`done`), call it in the transaction that stores the reply. Else it is `broken`
-    (the server counted tokens), `failed`, or `lost`: given up while it was under way.
+    (the server counted tokens), `failed`, or `lost`: given up while it was under way. `tokens`: by their
+    kinds, what the server counted. `outcome`: its `cost`, `latency_s`, `stop_reason`, `error`, where known.
     """
-    tokens = {kind: ending.tokens.get(kind, 0) for kind in KINDS}
-    names = {
-        **tokens,
-        "state": state,
-        "cost": ending.cost,
-        "latency": ending.latency_s,
-        "stop": ending.stop_reason,
-        "error": ending.error,
-        "at": now(),
-        "id": call_id,
-    }
-    columns = ", ".join(f"{kind} = :{kind}" for kind in KINDS)
+    counts = {kind: tokens.get(kind, 0) for kind in KINDS}
+    names = counts | {"cost": outcome.get("cost"), "id": call_id}
     sums = "input_tokens = input_tokens + :input_tokens, output_tokens = output_tokens + :output_tokens"
     with store.transaction():
-        store.execute(
-            f"UPDATE calls SET state = :state, {columns}, cost = :cost, "
-            "latency_s = :latency, stop_reason = :stop, error = :error, finished_at = :at WHERE id = :id",
-            names,
-        )
+        store.update("calls", call_id, state=state, finished_at=now(), **counts, **outcome)
         store.execute(
             f"UPDATE episodes SET {sums}, steps = steps + (SELECT state = 'done' AND role = 'agent' "
             "FROM calls WHERE id = :id) WHERE id = (SELECT episode_id FROM calls WHERE id = :id)",

@@ -55,6 +55,11 @@ class Node:
         return UNTIMED if self.as_score is None else self.as_score
 
     @property
+    def correct_as(self) -> float | None:
+        """The AS of a correct node; None where it is not correct or was not timed."""
+        return self.as_score if self.status == "ok" else None
+
+    @property
     def rank(self) -> tuple[float, int, int]:
         """The better node has the higher rank; of equal ones the earlier, by episode and place, not by id."""
         return self.fitness, -self.number, -self.place
@@ -101,39 +106,36 @@ def propose(store: Store, episode: Episode, call_id: str, proposal: Proposal, pa
     """
     with store.transaction():
         key = store.keep_files(proposal.files)
+        earlier = {node.call_id: node for node in of_episode(store, episode.id)}
         name, count = call_id, 1
-        while row := store.one(
-            Node,
-            "SELECT * FROM nodes WHERE episode_id = :episode AND call_id = :call",
-            {"episode": episode.id, "call": name},
-        ):
-            if row.candidate_key == key:
-                return row
+        while node := earlier.get(name):
+            if node.candidate_key == key:
+                return node
             count += 1
             name = f"{call_id}#{count}"
-        [node] = store.all(
-            Node,
-            "INSERT INTO nodes (run_id, parent_id, island, episode_id, call_id, state, note, "
-            "candidate_key, repeat_of, created_at, number, canonical_key, place) "
-            "VALUES (:run, :parent, :island, :episode, :call, 'proposed', :note, :key, "
-            f"(SELECT min(id) FROM nodes WHERE run_id = :run AND {SAME_PROGRAM} "
-            "AND island IN (:island, :seeds)), :at, :number, :program, "
-            "(SELECT count(*) + 1 FROM nodes WHERE episode_id = :episode)) RETURNING *",
-            {
-                "run": episode.run_id,
-                "parent": parent_id,
-                "island": episode.island,
-                "seeds": SEEDS,
-                "episode": episode.id,
-                "number": episode.number,
-                "call": name,
-                "note": proposal.note,
-                "key": key,
-                "at": now(),
-                "program": proposal.canonical_key or key,
-            },
+        program = proposal.canonical_key or key
+        [same] = store.rows(
+            f"SELECT min(id) AS id FROM nodes WHERE run_id = :run AND {SAME_PROGRAM} "
+            "AND island IN (:island, :seeds)",
+            {"run": episode.run_id, "island": episode.island, "seeds": SEEDS, "program": program},
         )
-        return node
+        node_id = store.insert(
+            "nodes",
+            run_id=episode.run_id,
+            parent_id=parent_id,
+            island=episode.island,
+            episode_id=episode.id,
+            number=episode.number,
+            place=len(earlier) + 1,
+            call_id=name,
+            state="proposed",
+            note=proposal.note,
+            candidate_key=key,
+            canonical_key=program,
+            repeat_of=same["id"],
+            created_at=now(),
+        )
+        return get_node(store, node_id)
 
 
 def start(store: Store, node_id: int) -> bool:
@@ -182,21 +184,11 @@ def finish(
             "WHERE run_id = run AND island = place",
             {"id": node_id, "score": as_score, "is_ok": int(status == "ok")},
         )
-        [node] = store.all(
-            Node,
-            "UPDATE nodes SET state = 'done', status = :status, as_score = :score, "
-            "evaluation_id = :evaluation, diagnosis = :diagnosis, evaluated_at = :at "
-            "WHERE id = :id RETURNING *",
-            {
-                "status": status,
-                "score": as_score,
-                "evaluation": evaluation_id,
-                "diagnosis": diagnosis,
-                "at": now(),
-                "id": node_id,
-            },
+        outcome = {"status": status, "as_score": as_score, "diagnosis": diagnosis}
+        store.update(
+            "nodes", node_id, state="done", evaluation_id=evaluation_id, evaluated_at=now(), **outcome
         )
-    return node
+        return get_node(store, node_id)
 
 
 def get_node(store: Store, node_id: int) -> Node:

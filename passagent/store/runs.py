@@ -70,9 +70,9 @@ class Run:
         return self.input_tokens + self.output_tokens
 
     @property
-    def gained(self) -> Gains | None:
+    def gained(self) -> Gains:
         """`gains` as a record."""
-        return None if self.gains is None else Gains(**json.loads(self.gains))
+        return Gains(**json.loads(self.gains or "{}"))
 
     @property
     def is_served(self) -> bool:
@@ -106,21 +106,21 @@ class Island:
 class Gains:
     """The summed gain of a run over time; each episode that ends brings it up to date."""
 
-    episodes: int
+    episodes: int = 0
     """Finished."""
-    best_as: float | None
-    """The run's best AS when the last one ended."""
-    marked_as: float | None
+    best_as: float | None = None
+    """The run's best AS when the last one ended; at first that of the seeds."""
+    marked_as: float | None = None
     """The best AS when progress was last counted."""
-    stagnant: int
+    stagnant: int = 0
     """Episodes since then."""
-    searched_s: float
+    searched_s: float = 0.0
     """Time searched when the last one ended."""
-    gain: float
+    gain: float = 0.0
     """Weighted sum of the episodes' gains, ln(AS)."""
-    hours: float
+    hours: float = 0.0
     """Weighted sum of the time between their ends, h."""
-    headroom: float | None
+    headroom: float | None = None
     """The least headroom of their correct nodes, see docs/profiling.md; None: not known."""
 
 
@@ -138,15 +138,9 @@ def create_run(
         "created_at": now(),
     }
     with store.transaction():
-        store.execute(
-            f"INSERT INTO runs ({', '.join(values)}) VALUES ({', '.join(':' + name for name in values)})",
-            values,
-        )
+        store.insert("runs", **values)
         for island, role in enumerate(roles):
-            store.execute(
-                "INSERT INTO islands (run_id, island, role) VALUES (:run, :island, :role)",
-                {"run": values["id"], "island": island, "role": role},
-            )
+            store.insert("islands", run_id=values["id"], island=island, role=role)
     return get_run(store, values["id"])
 
 
@@ -254,12 +248,7 @@ def remove_run(store: Store, run_id: str) -> dict[str, int]:
         "SELECT plans FROM evaluations WHERE plans IS NOT NULL)"
     )
     store.execute("DELETE FROM runs WHERE id = :run", names)
-    return {
-        "nodes": counts["nodes"],
-        "evaluations": evaluations,
-        "messages": messages,
-        "hints": len(hints),
-    }
+    return {"nodes": counts["nodes"], "evaluations": evaluations, "messages": messages, "hints": len(hints)}
 
 
 def for_removal(store: Store) -> None:

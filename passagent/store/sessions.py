@@ -100,11 +100,8 @@ def begin(store: Store, run_id: str, **terms: str) -> list[str]:
             names,
         ).rowcount
         runs.update_run(store, run_id, state="running", stop_reason=None, finished_at=None, wanted="run")
-        store.execute(
-            "INSERT INTO sessions (run_id, owner, version, config, prompts, environment, changes, joined_at) "
-            "VALUES (:run, :me, :version, :config, :prompts, :environment, :changes, :at)",
-            terms | names | {"me": this_process(), "changes": json.dumps(changes)},
-        )
+        mine = {"run_id": run_id, "owner": this_process(), "joined_at": names["at"]}
+        store.insert("sessions", **terms, **mine, changes=json.dumps(changes))
     died = f"at most {lost} model calls were lost, under way when the process died"
     return [*changes, died] if lost else changes
 
@@ -176,9 +173,7 @@ def of_run(store: Store, run_id: str) -> list[StoredSession]:
 def last(store: Store, run_id: str) -> StoredSession | None:
     """The session that began last."""
     return store.one(
-        StoredSession,
-        "SELECT * FROM sessions WHERE run_id = :run ORDER BY id DESC LIMIT 1",
-        {"run": run_id},
+        StoredSession, "SELECT * FROM sessions WHERE run_id = :run ORDER BY id DESC LIMIT 1", {"run": run_id}
     )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from passagent.events import (
+    KINDS,
     EpisodeBegun,
     EpisodeEnded,
     Event,
@@ -31,11 +32,7 @@ from passagent.store.database import Store, now
 
 log = logging.getLogger("passagent.search")
 
-_ORDER = (
-    Joined, Migrated, EpisodeBegun, Replied, RequestFailed, Proposed, Judged, EpisodeEnded, MeasuredAgain,
-    HintWritten, Left,
-)  # fmt: skip
-"""The order of events of the same millisecond."""
+_ORDER = list(KINDS)
 
 
 @dataclass
@@ -66,10 +63,7 @@ _SOURCES = {
         "sessions.id",
         "left_at IS NULL",
         "owner, version, json(changes) AS changes, joined_at, left_at, left_because FROM sessions",
-        (
-            (Joined, "joined_at"),
-            (Left, "left_at"),
-        ),
+        ((Joined, "joined_at"), (Left, "left_at")),
     ),
     "episodes": _Source(
         "episodes.id",
@@ -82,11 +76,7 @@ _SOURCES = {
         "CASE WHEN episodes.model IS NOT NULL THEN episodes.created_at END AS begun_at, "
         "episodes.finished_at, end_reason, steps, best_node, best_as, gain FROM episodes "
         "LEFT JOIN nodes AS parents ON parents.id = episodes.parent_id",
-        (
-            (Migrated, "migrated_at"),
-            (EpisodeBegun, "begun_at"),
-            (EpisodeEnded, "finished_at"),
-        ),
+        ((Migrated, "migrated_at"), (EpisodeBegun, "begun_at"), (EpisodeEnded, "finished_at")),
     ),
     "calls": _Source(
         "calls.id",
@@ -96,10 +86,7 @@ _SOURCES = {
         "CASE WHEN calls.state = 'done' THEN calls.finished_at END AS replied_at, "
         "CASE WHEN calls.state != 'done' THEN calls.finished_at END AS failed_at "
         "FROM calls JOIN episodes ON episodes.id = episode_id",
-        (
-            (Replied, "replied_at"),
-            (RequestFailed, "failed_at"),
-        ),
+        ((Replied, "replied_at"), (RequestFailed, "failed_at")),
     ),
     "nodes": _Source(
         "nodes.id",
@@ -116,10 +103,7 @@ _SOURCES = {
         "FROM nodes JOIN episodes ON episodes.id = nodes.episode_id "
         "LEFT JOIN nodes AS parents ON parents.id = nodes.parent_id "
         "LEFT JOIN evaluations ON evaluations.id = nodes.evaluation_id",
-        (
-            (Proposed, "created_at"),
-            (Judged, "evaluated_at"),
-        ),
+        ((Proposed, "created_at"), (Judged, "evaluated_at")),
     ),
     "confirmations": _Source(
         "confirmations.evaluation_id",
@@ -175,7 +159,7 @@ def since(store: Store, run_id: str, position: Seen) -> list[Event]:
                 if row["is_open"]:
                     returned[row["id"]] = len(reached)
                 position.last[table] = max(seen, row["id"])
-    return sorted(events, key=lambda event: (event.at, _ORDER.index(type(event))))
+    return sorted(events, key=lambda event: (event.at, _ORDER.index(event.kind)))
 
 
 class Follower:

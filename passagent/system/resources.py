@@ -29,11 +29,6 @@ def _roots(user: str | None) -> tuple[Path, ...]:
     return Path(user), root
 
 
-def exists(relative: str) -> bool:
-    """Tell whether there is a file `relative`."""
-    return any((root / relative).is_file() for root in roots())
-
-
 def find(relative: str) -> Path:
     """The file `relative` (such as `prompts/system.j2`). Raises UsageError if there is none."""
     for root in roots():

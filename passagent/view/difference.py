@@ -6,9 +6,9 @@ from typing import Any
 
 from rich.text import Text
 
+from passagent.agent.context import changes, unified
 from passagent.agent.prompt import plain_note, short_note
 from passagent.evaluator.result import Evaluation
-from passagent.search.episode_context import changes, unified
 from passagent.search.finalists import confirmed_evaluation
 from passagent.store import Store, nodes, runs
 from passagent.store.nodes import Node

@@ -7,9 +7,9 @@ from typing import Any
 
 from rich.text import Text
 
+from passagent.agent.context import Change, changes
 from passagent.agent.prompt import plain_note, short_note
 from passagent.search import finalists
-from passagent.search.episode_context import Change, changes
 from passagent.search.finalists import confirmed_evaluation
 from passagent.search.islands import is_first
 from passagent.store import Store, episodes, nodes, runs

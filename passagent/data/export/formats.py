@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Any
 
 from passagent.data.export.example import FILES, Example, Row, Turn, stretches
-from passagent.models.wire import clean
+from passagent.models.types import clean
 
 FileRow = tuple[str, Row]
 """The name of a file in the output directory, and a row of it."""

@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 
 from passagent import __version__
-from passagent.agent.structured import render
+from passagent.agent.prompt import render
 from passagent.config import Config
 from passagent.data.rl.pass_env import task_text
 from passagent.errors import UsageError

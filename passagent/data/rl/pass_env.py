@@ -8,28 +8,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import partial
 from inspect import Parameter, Signature
 from typing import Any, Literal
 
 from passagent.agent import toolbox
 from passagent.agent.context import EpisodeContext
-from passagent.agent.editor import file_editor
 from passagent.agent.episode import answer
-from passagent.agent.evaluator_tool import pass_evaluator
 from passagent.agent.observe import observation, verdict
 from passagent.agent.prompt import compose
-from passagent.agent.taskfiles import read_task_files
 from passagent.agent.tool_specs import Answer, Tool
 from passagent.agent.toolbox import SPECS
-from passagent.agent.workspace import Workspace
 from passagent.config import Config, load_config
 from passagent.data.rl.reward import SharedEvaluator, reward_of, shared
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.fleet.opening import device_label, threads_of
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.target import target_of
-from passagent.experience import knowledge
 from passagent.models.types import ToolSpec
 from passagent.search.candidates import profiled
 from passagent.tasks import Task, load_task
@@ -147,8 +141,7 @@ class PassEnv:
 
     def _open_tools(self, task: Task, evaluator: SharedEvaluator) -> dict[str, Tool]:
         """The agent's tools on an empty directory."""
-        workspace, config = Workspace(read_task_files(task.path), {}), self._config.evaluator
-        target = target_of(config)
+        config = self._config.evaluator
 
         async def submit(files: dict[str, str], call_id: str) -> Answer:
             candidate = Candidate(files)
@@ -166,17 +159,8 @@ class PassEnv:
             candidate = Candidate(files)
             return (await profiled(task, candidate, self._seen.get(candidate.key), config, deep)).text()
 
-        opened = [
-            file_editor(workspace),
-            toolbox.check(workspace, outline),
-            pass_evaluator(workspace, submit),
-            toolbox.search_knowledge(
-                partial(knowledge.search, operators=task.operators, target=target),
-                partial(knowledge.read, target=target),
-            ),
-            toolbox.search_code(target),
-            toolbox.profile(workspace, limits),
-        ]
+        services = toolbox.Services(submit, outline, limits)
+        opened = toolbox.open_tools(list(SPECS), task, {}, target_of(config), services)
         return {tool.spec.name: tool for tool in opened}
 
     def _take(self, evaluation: Evaluation, files: dict[str, str]) -> None:

@@ -7,9 +7,7 @@ memory.
 from __future__ import annotations
 
 import json
-import os
 import platform
-import subprocess
 import sys
 from collections import Counter
 from dataclasses import asdict, dataclass
@@ -21,7 +19,7 @@ from passagent.errors import InfrastructureError, PassagentError, UsageError
 from passagent.evaluator.hardware.devices import Device, find_devices
 from passagent.evaluator.hardware.machine import measure_machine
 from passagent.evaluator.service.known import machine_words
-from passagent.sandbox.environment import device_name, evaluator_version, import_path, package_version
+from passagent.sandbox.environment import ask_module, device_name, evaluator_version, package_version
 
 FIND_S = 180.0
 """For finding out what a machine offers, most of which is torch's import on a busy machine, s."""
@@ -84,21 +82,10 @@ def unlike(theirs: dict[str, str]) -> str | None:
 
 def find_machine(devices: str) -> dict[str, Any]:
     """Find what this machine offers of `devices`, as `--device` names them. Raises PassagentError."""
-    done = subprocess.run(
-        [sys.executable, "-m", "passagent.evaluator.fleet.offers", devices],
-        capture_output=True,
-        text=True,
-        env=os.environ | import_path(),
-        timeout=FIND_S,
-        check=False,
-    )
     try:
-        facts: dict[str, Any] = json.loads(done.stdout)
-    except ValueError as error:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise InfrastructureError(
-            f"the devices of this machine could not be read: {lines[-1][:300]}"
-        ) from error
+        facts: dict[str, Any] = ask_module("passagent.evaluator.fleet.offers", devices, timeout_s=FIND_S)
+    except InfrastructureError as error:
+        raise InfrastructureError(f"the devices of this machine could not be read: {error}") from error
     if "usage" in facts:
         raise UsageError(facts["usage"])
     return facts

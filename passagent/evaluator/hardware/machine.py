@@ -6,7 +6,6 @@ import functools
 import json
 import math
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from passagent.errors import InfrastructureError
-from passagent.sandbox.environment import device_name, import_path
+from passagent.sandbox.environment import ask_module, device_name
 from passagent.system import cache
 
 SIZES = (2**20, 2**24, 2**27)
@@ -103,22 +102,9 @@ def kept_machine(device: str) -> Machine | None:
 def measured_now(device: str) -> Machine:
     """The figures of `device`, measured anew by a process of their own. Raises InfrastructureError."""
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "passagent.evaluator.hardware.machine", device],
-            capture_output=True,
-            text=True,
-            env=os.environ | import_path(),
-            stdin=subprocess.DEVNULL,
-            timeout=120,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise InfrastructureError(f"the rates of {device} could not be measured within 120 s") from error
-    try:
-        return read_machine(json.loads(done.stdout))
-    except (ValueError, KeyError, TypeError) as error:
-        tail = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise InfrastructureError(f"the rates of {device} could not be measured: {tail[-1][:300]}") from error
+        return read_machine(ask_module("passagent.evaluator.hardware.machine", device, timeout_s=120))
+    except (InfrastructureError, ValueError, KeyError, TypeError) as error:
+        raise InfrastructureError(f"the rates of {device} could not be measured: {error}") from error
 
 
 def _path(device: str) -> Path:

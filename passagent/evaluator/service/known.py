@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import math
 import os
 import platform
 import shutil
@@ -26,12 +27,7 @@ from passagent.evaluator.hardware import nvml
 from passagent.evaluator.hardware.devices import find_devices
 from passagent.evaluator.result import Candidate, Evaluation, Subject
 from passagent.sandbox import tools
-from passagent.sandbox.environment import (
-    device_name,
-    evaluator_version,
-    package_version,
-    worker_threads,
-)
+from passagent.sandbox.environment import device_name, evaluator_version, package_version, worker_threads
 from passagent.store import Store, evaluations
 from passagent.store.database import now
 from passagent.tasks import Task
@@ -89,30 +85,27 @@ def recall(
     Under a `bar`, an AS, one will do that was measured under another, if it was not cut short or is below.
     """
 
-    def precise(result: dict[str, Any]) -> bool:
-        if result.get("bar") is None:
+    def is_precise(evaluation: Evaluation) -> bool:
+        if evaluation.bar is None:
             return True
-        return bar is not None and (not result.get("stopped_early") or result["as_high"] < bar)
+        high = math.inf if evaluation.as_high is None else evaluation.as_high
+        return bar is not None and (not evaluation.stopped_early or high < bar)
 
-    stored = evaluations.find_evaluation(
+    rows = evaluations.find_evaluations(
         store,
         candidate_key=_key(case.subject),
         task_key=case.task.key,
         evaluator_version=evaluator_version(),
         environment=case.environment,
-        stands=lambda result: (
-            fits(result.get("validator"))
-            and (unstable or not evaluations.is_unstable(result))
-            and not evaluations.rests_on_measurement(result)
-            and precise(result)
-        ),
     )
-    if stored is None:
-        return None
-    # the equal task may have had another name
-    return Known(
-        stored.id, Evaluation.model_validate(stored.result | {"task": case.task.name}), stored.measured_at
-    )
+    for evaluation_id, result, measured_at in rows:
+        # the equal task may have had another name
+        evaluation = Evaluation.model_validate(result | {"task": case.task.name})
+        is_stable = unstable or not any(graph.unstable for graph in evaluation.graphs)
+        is_repeatable = is_stable and not evaluation.rests_on_measurement
+        if is_repeatable and fits(evaluation.validator) and is_precise(evaluation):
+            return Known(evaluation_id, evaluation, measured_at)
+    return None
 
 
 def keep(store: Store, case: Case, evaluation: Evaluation, run_id: str | None = None) -> int:

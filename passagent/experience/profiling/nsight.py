@@ -11,7 +11,7 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -131,15 +131,11 @@ def read_report(report: Path) -> list[KernelProfile]:
     """The launches of a report in order. Raises ProfilerUnavailable for one that cannot be read."""
     module = reader()
     try:
-        return [_kernel(action) for action in _actions(module.load_report(str(report)))]
+        context = module.load_report(str(report))
+        ranges = [context.range_by_idx(number) for number in range(context.num_ranges())]
+        return [_kernel(of.action_by_idx(place)) for of in ranges for place in range(of.num_actions())]
     except (OSError, RuntimeError, ValueError) as error:
         raise ProfilerUnavailable(f"{report.name}: is no report that ncu-report reads: {error}") from error
-
-
-def _actions(context: Any) -> Iterator[Any]:
-    for number in range(context.num_ranges()):
-        launches = context.range_by_idx(number)
-        yield from (launches.action_by_idx(place) for place in range(launches.num_actions()))
 
 
 def _kernel(action: Any) -> KernelProfile:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from passagent.errors import InfrastructureError
 from passagent.evaluator.candidate import Candidate
 from passagent.evaluator.hardware.devices import find_device
 from passagent.evaluator.hardware.leases import DeviceLease
@@ -31,7 +31,7 @@ from passagent.plan.messages import Recorded
 from passagent.plan.model import Recording
 from passagent.plan.record import record, subgraphs_of
 from passagent.plan.recorder_process import recording_process
-from passagent.sandbox.environment import import_path
+from passagent.sandbox.environment import ask_module, import_path
 from passagent.tasks import Task
 
 TRACED = 2
@@ -93,43 +93,31 @@ def _measure(
         request = Path(scratch) / "request.json"
         common = {"plans": artefact.write(recording), "task": str(task.path.resolve()), "device": device}
 
-        def command(graph: GraphProfile, mode: str) -> list[str]:
+        def asked(graph: GraphProfile, mode: str) -> tuple[str, str]:  # the module and its argument
             request.write_text(json.dumps(common | {"subgraph": graph.name, "mode": mode}))
-            return [sys.executable, "-m", "passagent.experience.profiling.plan_process", str(request)]
+            return "passagent.experience.profiling.plan_process", str(request)
 
         for graph in chosen:
             with lease.exclusive():
-                _trace(profile, graph, command(graph, "trace"))
+                try:
+                    figures = ask_module(*asked(graph, "trace"), timeout_s=TRACE_S)
+                except InfrastructureError as error:
+                    profile.notes.append(f"{graph.name} was not traced: {error}")
+                    continue
+            graph.wall_us, graph.busy_us = figures["wall_us"], figures["busy_us"]
+            graph.kernels = _merged(graph.kernels, [KernelProfile(**kernel) for kernel in figures["kernels"]])
         for graph in chosen[:1] if deep else ():
             report = Path(scratch) / "counters.ncu-rep"
             try:
                 nsight.reader()
                 with lease.exclusive():
-                    nsight.collect(command(graph, "mark"), report, environment=os.environ | import_path())
+                    command = [sys.executable, "-m", *asked(graph, "mark")]
+                    nsight.collect(command, report, environment=os.environ | import_path())
                 counted = nsight.read_report(report)
             except nsight.ProfilerUnavailable as error:
                 profile.notes.append(str(error))
             else:
                 profile.tier, graph.kernels = "deep", _merged(graph.kernels, counted)
-
-
-def _trace(profile: Profile, graph: GraphProfile, command: Sequence[str]) -> None:
-    """The figures of torch.profiler, or a note why there are none."""
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=TRACE_S, check=False,
-            env=os.environ | import_path(),
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        profile.notes.append(f"{graph.name}: tracing took more than {TRACE_S:g} s")
-        return
-    if done.returncode != 0:
-        errors = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        profile.notes.append(f"{graph.name} was not traced: {errors[-1][:200]}")
-        return
-    figures = json.loads(done.stdout.strip().splitlines()[-1])
-    graph.wall_us, graph.busy_us = figures["wall_us"], figures["busy_us"]
-    graph.kernels = _merged(graph.kernels, [KernelProfile(**kernel) for kernel in figures["kernels"]])
 
 
 def _merged(earlier: Sequence[KernelProfile], measured: Sequence[KernelProfile]) -> list[KernelProfile]:

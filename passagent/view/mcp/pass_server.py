@@ -36,8 +36,7 @@ from passagent.agent.prompt import task_text
 from passagent.agent.taskfiles import ToolError
 from passagent.agent.toolbox import check_arguments
 from passagent.errors import EXIT_INTERRUPTED, PassagentError, UsageError
-from passagent.models.types import ToolSpec
-from passagent.models.wire import clean
+from passagent.models.types import ToolSpec, clean
 from passagent.store import nodes
 from passagent.store.runs import CLIENTS
 from passagent.view.mcp import answers

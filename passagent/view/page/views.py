@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+from passagent.agent.context import unified
 from passagent.agent.observe import failures
 from passagent.agent.prompt import plain_note, short_note
 from passagent.data.collect import trials
 from passagent.errors import TaskError, UsageError
 from passagent.experience import exemplars
 from passagent.search import finalists
-from passagent.search.episode_context import unified
 from passagent.search.finalists import confirmed_evaluation
 from passagent.search.islands import why_none
 from passagent.search.setup import stored_config
