@@ -26,9 +26,9 @@ from passagent.cli.commands import collecting  # noqa: E402
 from passagent.cli.groups import ExportOptions  # noqa: E402
 from passagent.data.export.example import Example, Turn, steps, whole  # noqa: E402
 from passagent.data.export.formats import FORMATS  # noqa: E402
+from passagent.option_groups import checked  # noqa: E402
 from passagent.store import Store, runs  # noqa: E402
 from passagent.store.trajectories import find_episode, trajectory  # noqa: E402
-from passagent.system.option_groups import checked  # noqa: E402
 
 KINDS = ("whole", "steps")
 

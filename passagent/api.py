@@ -26,6 +26,7 @@ from passagent.deploy.model_api import (
     package,
 )
 from passagent.errors import InfrastructureError, PassagentError, TaskError, UsageError
+from passagent.option_groups import checked
 from passagent.options import (
     BenchOptions,
     CollectOptions,
@@ -34,9 +35,7 @@ from passagent.options import (
     RunOptions,
     settings_of,
 )
-from passagent.search.thread import Search, Stoppable, finished, finished_async
-from passagent.system.option_groups import checked
-from passagent.system.threads import LoopThread
+from passagent.search.thread import LoopThread, Search, Stoppable, finished, finished_async
 from passagent.tasks import Task, load_task
 from passagent.view.handles import Bench, Collection, Node, Nodes, Plan, Result, Run
 from passagent.view.warm_evaluator import Evaluator

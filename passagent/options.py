@@ -15,7 +15,7 @@ from annotated_types import Ge, Le
 from typing_extensions import TypedDict
 
 from passagent.errors import UsageError
-from passagent.system.option_groups import Option, options_of
+from passagent.option_groups import Option, options_of
 
 if TYPE_CHECKING:
     from passagent.config import Config

@@ -23,10 +23,10 @@ from passagent.cli.groups import PageOptions
 from passagent.cli.look_verbs import report
 from passagent.data.bench.results import FILE, Results, Row
 from passagent.errors import InfrastructureError, UsageError
+from passagent.option_groups import checked
 from passagent.store import Store, nodes, runs, sessions
 from passagent.store.nodes import keep_profile
 from passagent.store.pass_library import PassLibrary
-from passagent.system.option_groups import checked
 from passagent.view import charts, tree
 from passagent.view.charts import Made
 from passagent.view.page.app import create_app, serve

@@ -20,9 +20,9 @@ from passagent.data.bench.summary import summarise
 from passagent.data.collect.trials import Summary as Collected
 from passagent.errors import UsageError
 from passagent.evaluator.result import Evaluation, GraphResult, Speedup
+from passagent.option_groups import options_of
 from passagent.options import RunOptions
 from passagent.store import Store, runs
-from passagent.system.option_groups import options_of
 from passagent.view import bench_table, collect_table
 from passagent.view.text import table
 

@@ -18,6 +18,7 @@ from passagent.models.scripted import ReplayModel, ScriptedModel, calling
 from passagent.models.types import LENGTH, Message, Reply, Usage, assistant
 from passagent.search.setup import Parts
 from passagent.store import Store, nodes, runs
+from passagent.store.redaction import redact, redacted
 from passagent.store.trajectories import (
     FORMAT,
     Call,
@@ -27,7 +28,6 @@ from passagent.store.trajectories import (
     find_episode,
     trajectory,
 )
-from passagent.system.redaction import redact, redacted
 
 SETTINGS = tiny_search.settings(4, 2, 3)
 TOOLS = ["file_editor", "check", "pass_evaluator", "search_knowledge", "search_code", "profile"]

@@ -13,6 +13,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from passagent import resources
 from passagent.agent.context import Attempt, EpisodeContext
 from passagent.agent.taskview import figures, view_task
 from passagent.agent.tokens import cut_end, cut_middle, fit, tokens
@@ -21,7 +22,6 @@ from passagent.agent.workspace import parsed
 from passagent.errors import UsageError, nearest
 from passagent.evaluator.result import MANIFEST
 from passagent.models.types import Message, ToolSpec
-from passagent.system import resources
 
 TOKENS = {
     "task": 12_000, "parent": 8_000, "evaluation": 2_000, "attempts": 1_000, "hints": 1_500,

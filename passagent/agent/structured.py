@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from passagent import resources
 from passagent.agent.prompt import environment
 from passagent.models.types import Message, Model, Reply, ToolSpec
-from passagent.system import resources
 
 AGAIN = "That was no answer: {reason}. Call `{name}` once."
 

@@ -16,7 +16,7 @@ from passagent import __version__
 from passagent.cli import look_verbs, pass_verbs, run_verbs, serve_verbs, tool_verbs
 from passagent.cli.parameters import VARIABLES
 from passagent.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, PassagentError
-from passagent.system.faults import machine_fault
+from passagent.sandbox.faults import machine_fault
 
 GROUPS = {
     "start": ("optimize", "run", "eval"),

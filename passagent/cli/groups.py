@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Required
 from annotated_types import Ge, Le
 from typing_extensions import TypedDict
 
+from passagent.option_groups import Option
 from passagent.options import (
     Against,
     Count,
@@ -23,7 +24,6 @@ from passagent.options import (
     StoreOptions,
     seconds,
 )
-from passagent.system.option_groups import Option
 
 FILE = "FILE"
 

@@ -13,9 +13,9 @@ from passagent.cli.groups import PageOptions, ShowOptions
 from passagent.cli.parameters import argument, command
 from passagent.cli.run_verbs import Run
 from passagent.errors import PassagentError, UsageError
+from passagent.option_groups import Option
 from passagent.options import Json, RunsDir
-from passagent.system.faults import os_fault
-from passagent.system.option_groups import Option
+from passagent.sandbox.faults import os_fault
 from passagent.view.text import console, interval, print_answer, printable, table
 
 if TYPE_CHECKING:
@@ -291,8 +291,8 @@ def report(
     """Write RUN as one HTML file, which opens from disk.
 
     With --pictures, draw it as SVG files, too."""
+    from passagent.sandbox.cache import write_whole
     from passagent.store import Store, runs
-    from passagent.system.cache import write_whole
     from passagent.view.page.one_file import one_file
     from passagent.view.pictures import draw_run
 

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperCommand
 from typing_extensions import TypedDict
 
-from passagent.system.option_groups import (
+from passagent.option_groups import (
     Option,
     checked,
     choices_of,

@@ -16,8 +16,8 @@ from passagent.cli.groups import ProfileOptions
 from passagent.cli.parameters import argument, command
 from passagent.cli.run_verbs import Task
 from passagent.errors import PassagentError, UsageError
+from passagent.option_groups import Option
 from passagent.options import Device, EvalOptions, Json, OwnLibrary, config_of, settings_of
-from passagent.system.option_groups import Option
 from passagent.view.text import number, print_answer, table
 
 if TYPE_CHECKING:

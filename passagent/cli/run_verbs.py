@@ -17,9 +17,9 @@ import typer
 from passagent.cli import commands as do
 from passagent.cli.parameters import argument, command
 from passagent.errors import UsageError
+from passagent.option_groups import Option
 from passagent.options import ForkOptions, Json, Natural, ResumeOptions, RunOptions, RunsDir
-from passagent.system.faults import os_fault
-from passagent.system.option_groups import Option
+from passagent.sandbox.faults import os_fault
 from passagent.view.text import clock, number, print_answer, table
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from passagent.cli.groups import (
 from passagent.cli.parameters import argument, command
 from passagent.cli.run_verbs import Run
 from passagent.errors import UsageError
+from passagent.option_groups import Option
 from passagent.options import (
     Against,
     BenchOptions,
@@ -27,7 +28,6 @@ from passagent.options import (
     SettingsOptions,
     Share,
 )
-from passagent.system.option_groups import Option
 
 commands = typer.Typer()
 tasks_app = typer.Typer(

@@ -36,15 +36,15 @@ from passagent.expert.read.fusible_regions import attentions
 from passagent.kernels.toolchain import compiler
 from passagent.options import OptimizeOptions, settings_of
 from passagent.passes import Rewrite, load_directory, shipped
+from passagent.sandbox.cache import write_whole
 from passagent.sandbox.environment import device_name
+from passagent.sandbox.faults import os_fault
 from passagent.search import finalists
 from passagent.search.finalists import confirmed_evaluation
 from passagent.search.run_memory import kept_pass
 from passagent.search.thread import Stoppable, finished
 from passagent.store import Store, nodes
 from passagent.store.pass_library import OFF, KeptPass, PassLibrary, library_path, library_text
-from passagent.system.cache import write_whole
-from passagent.system.faults import os_fault
 from passagent.system.resumable import locked
 from passagent.tasks import load_task
 from passagent.tasks.extract.extracting import device_of

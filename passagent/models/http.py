@@ -25,7 +25,7 @@ from passagent.errors import PassagentError, UsageError
 from passagent.models.retry import ContextOverflow, Transient, one_line, retry_after
 from passagent.models.types import Message, Reply, ToolSpec, Usage
 from passagent.models.wire import clean, valid_history
-from passagent.system.redaction import redact, redacted
+from passagent.store.redaction import redact, redacted
 
 log = logging.getLogger("passagent.models")
 

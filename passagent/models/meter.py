@@ -17,7 +17,7 @@ from passagent.models.retry import Retrying, Transient, one_line
 from passagent.models.types import Message, Model, Reply, ToolSpec, Usage
 from passagent.store import Store, ledger
 from passagent.store.episodes import Episode
-from passagent.system.redaction import redact
+from passagent.store.redaction import redact
 
 Admit = Callable[[int, float | None], Awaitable[Callable[[], None]]]
 """`admit(tokens, cost)` returns when so much more may be spent; cost in USD, None where it is not known. What

@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from passagent.system.machine_memory import memory_bytes
+from passagent.sandbox.machine_memory import memory_bytes
 
 _ROOT = Path(__file__).resolve().parents[1]
 _SOURCES = ["sandbox/*.py", "evaluator/**/*.py", "kernels/*", "plan/*", "tasks/*.py"]

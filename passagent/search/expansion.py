@@ -40,8 +40,8 @@ from passagent.search.session import Session
 from passagent.store import episodes, hint_uses, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
+from passagent.store.redaction import redacted
 from passagent.store.runs import SEEDS
-from passagent.system.redaction import redacted
 
 
 async def run_claimed(session: Session, episode: Episode) -> Episode:

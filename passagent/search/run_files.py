@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from passagent.evaluator.fleet.offers import versions
+from passagent.sandbox.cache import write_whole
+from passagent.sandbox.faults import os_fault
+from passagent.store.redaction import redact
 from passagent.store.sessions import SAVE_S
-from passagent.system.cache import write_whole
-from passagent.system.faults import os_fault
-from passagent.system.redaction import redact
 
 _log: ContextVar[Path | None] = ContextVar("run log", default=None)
 

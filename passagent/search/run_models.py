@@ -35,8 +35,8 @@ from passagent.search.stop import Want
 from passagent.store import episodes, hint_uses, ledger, nodes
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
+from passagent.store.redaction import redact
 from passagent.store.runs import SEEDS
-from passagent.system.redaction import redact
 
 log = logging.getLogger("passagent.search")
 

@@ -33,6 +33,7 @@ from passagent.models.ensemble import model_names
 from passagent.models.prices import check_budget, prices_of
 from passagent.models.probe import check_models
 from passagent.models.types import Model
+from passagent.sandbox.faults import os_fault
 from passagent.search import finalists
 from passagent.search.candidates import propose
 from passagent.search.controller import search
@@ -44,7 +45,6 @@ from passagent.store.nodes import Node
 from passagent.store.runs import Run
 from passagent.store.sessions import driven, resume_command
 from passagent.store.timeline import Follower
-from passagent.system.faults import os_fault
 from passagent.tasks import Task, load_task
 
 log = logging.getLogger("passagent.search")

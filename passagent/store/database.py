@@ -20,7 +20,7 @@ from typing import Any, Self, TypeVar
 
 from passagent import __version__
 from passagent.errors import InfrastructureError, PassagentError, UsageError
-from passagent.system.faults import os_fault
+from passagent.sandbox.faults import os_fault
 
 DATABASE = "passagent.db"
 BUSY_TIMEOUT_S = 15.0

@@ -12,7 +12,7 @@ import socket
 import struct
 from pathlib import Path
 
-from passagent.system.faults import os_fault
+from passagent.sandbox.faults import os_fault
 
 _FLOCK = "hhqqi4x"
 """struct flock of 64-bit Linux: type, whence, start, length, pid."""

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from passagent.errors import UsageError
+from passagent.sandbox.faults import os_fault
 from passagent.store.database import Connection, now
-from passagent.system.faults import os_fault
 
 SCHEMA = 2
 """The version of TABLES (`PRAGMA user_version`)."""

@@ -20,8 +20,8 @@ from typing import Generic, TypeVar
 from pydantic import BaseModel
 
 from passagent.errors import UsageError
+from passagent.sandbox.faults import os_fault
 from passagent.store.locks import process_text, take_lock, this_process
-from passagent.system.faults import os_fault
 
 
 @contextmanager

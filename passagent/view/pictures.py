@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from passagent.errors import PassagentError
+from passagent.sandbox.cache import write_whole
+from passagent.sandbox.faults import os_fault
 from passagent.store import Store
 from passagent.store.runs import Run
-from passagent.system.cache import write_whole
-from passagent.system.faults import os_fault
 from passagent.view import charts
 from passagent.view.page import views
 from passagent.view.page.rendering import HERE, environment

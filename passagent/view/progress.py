@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, TextIO
 from passagent import events
 from passagent.data.collect import campaign, trials
 from passagent.events import Event
+from passagent.sandbox.faults import os_fault
 from passagent.store import Store, runs
 from passagent.store.runs import SEEDS, Run
-from passagent.system.faults import os_fault
 from passagent.view.event_lines import PROGRESS, event_line
 from passagent.view.run_summary import status_data, status_text
 from passagent.view.text import clock, console, number, thousands, width

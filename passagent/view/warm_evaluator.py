@@ -10,9 +10,9 @@ from typing import Self, Unpack
 
 from passagent.errors import UsageError
 from passagent.evaluator.candidate import MANIFEST, PLAN, Candidate
+from passagent.option_groups import checked
 from passagent.options import EvaluatorOptions, config_of
-from passagent.system.option_groups import checked
-from passagent.system.threads import LoopThread
+from passagent.search.thread import LoopThread
 from passagent.tasks import Task, load_task
 from passagent.view.handles import Plan, Result
 

@@ -12,14 +12,14 @@ from passagent.cli.groups import BestOptions
 from passagent.errors import UsageError
 from passagent.evaluator.candidate import PLANS, Candidate
 from passagent.plan.recorder_process import recording_process
+from passagent.sandbox.cache import write_whole
+from passagent.sandbox.faults import os_fault
 from passagent.search import finalists
 from passagent.search.finalists import confirmed_evaluation
 from passagent.search.setup import stored_config, stored_task
 from passagent.store import Store, nodes, runs
 from passagent.store.nodes import author_of
 from passagent.store.runs import Run
-from passagent.system.cache import write_whole
-from passagent.system.faults import os_fault
 from passagent.tasks import Task
 from passagent.view.run_summary import found_since_text
 

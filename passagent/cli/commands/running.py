@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from passagent.errors import EXIT_INTERRUPTED, PassagentError
 from passagent.options import ForkOptions, ResumeOptions, RunOptions, config_of, settings_of
-from passagent.system.faults import os_fault
+from passagent.sandbox.faults import os_fault
 from passagent.tasks.reader import load_task
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from passagent.cli.groups import BuildOptions, ImportOptions
 from passagent.errors import MachineFault, PassagentError, TaskError
 from passagent.sandbox.environment import import_path
-from passagent.system.machine_memory import memory_kills
+from passagent.sandbox.machine_memory import memory_kills
 from passagent.tasks import load_task
 from passagent.tasks.reader import PREFIX, examples, subgraph_places
 from passagent.tasks.tasklist import find_tasks

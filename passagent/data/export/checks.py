@@ -23,7 +23,7 @@ from passagent.evaluator.score import aggregate
 from passagent.search.candidates import canonical_key
 from passagent.store import evaluations
 from passagent.store.database import Store
-from passagent.system.redaction import redact
+from passagent.store.redaction import redact
 from passagent.tasks import load_task
 from passagent.tasks.tasklist import find_tasks
 

@@ -32,7 +32,7 @@ from passagent.data.pipeline.grouping import (
 from passagent.data.pipeline.inspection import LISTS, RECORD, TASKS
 from passagent.data.pipeline.sample_validation import validate_sample
 from passagent.errors import UsageError
-from passagent.system.cache import write_whole
+from passagent.sandbox.cache import write_whole
 from passagent.system.resumable import RowFile, locked, whole_directory
 from passagent.tasks.extract.sample import write_list, write_sample
 from passagent.tasks.reader import FILES

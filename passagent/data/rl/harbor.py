@@ -17,12 +17,11 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from passagent import __version__
+from passagent import __version__, resources
 from passagent.config import Config
 from passagent.data.rl.pass_env import task_text
 from passagent.errors import UsageError
 from passagent.evaluator.target import kind_of
-from passagent.system import resources
 from passagent.system.resumable import whole_directory
 from passagent.tasks import Task, load_task
 from passagent.tasks.reader import FILES, GRAPH_LIST

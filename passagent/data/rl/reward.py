@@ -21,8 +21,8 @@ from passagent.config import load_config
 from passagent.data.rl.shared import close_all, shared
 from passagent.errors import UsageError
 from passagent.evaluator.result import Candidate, Evaluation
-from passagent.system.cache import write_whole
-from passagent.system.faults import os_fault
+from passagent.sandbox.cache import write_whole
+from passagent.sandbox.faults import os_fault
 from passagent.tasks import load_task
 
 FLOOR = 0.001

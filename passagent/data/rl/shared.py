@@ -18,8 +18,8 @@ from passagent.evaluator.fleet.opening import environment_key, open_pool
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.service import known
 from passagent.evaluator.service.pool import SubjectLost
+from passagent.search.thread import LoopThread
 from passagent.store import Store
-from passagent.system.threads import LoopThread
 from passagent.tasks import Task
 
 log = logging.getLogger("passagent.data.rl")

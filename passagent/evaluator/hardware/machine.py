@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from passagent.errors import InfrastructureError
+from passagent.sandbox import cache
 from passagent.sandbox.environment import device_name, import_path
-from passagent.system import cache
 
 SIZES = (2**20, 2**24, 2**27)
 """Working sets whose bandwidth is measured, bytes: in cache, at its border, in memory."""

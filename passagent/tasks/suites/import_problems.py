@@ -16,8 +16,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from passagent.system.faults import os_fault
-from passagent.system.machine_memory import memory_bytes
+from passagent.sandbox.faults import os_fault
+from passagent.sandbox.machine_memory import memory_bytes
 from passagent.system.resumable import RowFile, whole_directory
 from passagent.tasks.reader import FILES, GRAPH_LIST
 from passagent.tasks.suites.forked_jobs import Jobs, Refused, lacks_memory

@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict
 
 from passagent.errors import UsageError, closest
-from passagent.system.faults import os_fault
+from passagent.sandbox.faults import os_fault
 from passagent.tasks.reader import ALLOWED, ComputeOps
 from passagent.tasks.suites.forked_jobs import Ended
 

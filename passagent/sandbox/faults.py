@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from passagent.errors import InfrastructureError, MachineFault, PassagentError, UsageError
-from passagent.system.cache import cache_dir
+from passagent.sandbox.cache import cache_dir
 
 MIN_DISK_MIB = 64
 """Free space in the cache and in the temporary directory without which nothing is measured."""
