@@ -13,8 +13,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from passagent.cli.commands.running import resumed, started
 from passagent.cli.groups import BuildOptions, ExportOptions
+from passagent.cli.running import resumed, started
 from passagent.deploy.model_api import (
     apply,
     explain,

@@ -39,7 +39,7 @@ ORIGIN = "http://127.0.0.1:8640"
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A runs directory with a finished run of two islands."""
-    from passagent.cli.commands import running
+    from passagent.cli import running
 
     place = tmp_path_factory.mktemp("page")
     task = tiny_search.write_task(place / "task")

@@ -10,8 +10,7 @@ import pytest
 import tiny_search
 from typer.testing import CliRunner
 
-from passagent.cli import app
-from passagent.cli.commands import running
+from passagent.cli import app, running
 from passagent.cli.look_verbs import show
 from passagent.errors import UsageError
 from passagent.models.scripted import ReplayModel, ScriptedModel, calling

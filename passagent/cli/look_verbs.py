@@ -212,7 +212,7 @@ def _show_export(path: Path, number: int | None, as_json: bool) -> None:
 
 def _show_built(path: Path, as_json: bool) -> None:
     """Print what `tasks build` wrote: what was lost at each step, and the tasks of each list."""
-    from passagent.cli.commands.task_commands import funnel_text
+    from passagent.cli.task_verbs import funnel_text
     from passagent.data.pipeline.inspection import read_record
 
     record = read_record(path)

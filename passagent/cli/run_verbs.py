@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, Unpack
 
 import typer
 
-from passagent.cli import commands as do
 from passagent.cli.parameters import argument, command
 from passagent.errors import UsageError
 from passagent.option_groups import Option
@@ -52,13 +51,17 @@ def run(
     **options: Unpack[RunOptions],
 ) -> None:
     """Search for passes for TASK. Ctrl-C stops cleanly; resume, or the same command again, goes on."""
-    do.running.run(task, options, json, events_file=events)
+    from passagent.cli import running
+
+    running.run(task, options, json, events_file=events)
 
 
 @command(commands)
 def resume(run: Run, json: Json, **options: Unpack[ResumeOptions]) -> None:
     """Go on with RUN where it was left. Its settings hold unless others are given."""
-    do.running.resume(run, options, json)
+    from passagent.cli import running
+
+    running.resume(run, options, json)
 
 
 @command(commands)
@@ -70,7 +73,9 @@ def fork(
     **options: Unpack[ForkOptions],
 ) -> None:
     """Start a new run from a node of RUN. Its settings hold unless others are given."""
-    do.running.fork(run, node, options, str(runs_dir), json)
+    from passagent.cli import running
+
+    running.fork(run, node, options, str(runs_dir), json)
 
 
 @command(commands)

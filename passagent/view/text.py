@@ -9,13 +9,14 @@ import os
 import re
 import shutil
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+T = TypeVar("T")
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # what a terminal obeys
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # what turns the direction of writing
@@ -51,6 +52,13 @@ def print_answer(as_json: bool, data: Any, text: Callable[[], Any]) -> None:
         print(text_or_rich)
     else:
         console(soft_wrap=True).print(text_or_rich)
+
+
+def by_column(
+    items: Iterable[T], columns: Mapping[str, Callable[[T], str]]
+) -> tuple[list[str], list[list[str]]]:
+    """Return header and rows of a table: a row for each item, of whose columns each says what it shows."""
+    return [*columns], [[cell(item) for cell in columns.values()] for item in items]
 
 
 @dataclass(frozen=True)

@@ -1,47 +1,85 @@
-"""`passagent tasks list`, `check`, `import`, `build` and `export`."""
+"""`passagent tasks`: list, check, import, build and export tasks."""
 
 from __future__ import annotations
 
-import json
+import json as json_text
 import os
 import subprocess
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
+import typer
+
+from passagent.cli.data_verbs import Tasks
 from passagent.cli.groups import BuildOptions, ImportOptions
-from passagent.errors import MachineFault, PassagentError, TaskError
-from passagent.sandbox.environment import import_path
-from passagent.sandbox.machine_memory import memory_kills
-from passagent.tasks import load_task
-from passagent.tasks.reader import PREFIX, examples, subgraph_places
-from passagent.tasks.tasklist import find_tasks
-from passagent.view.text import counted, table
+from passagent.cli.parameters import argument, command
+from passagent.errors import MachineFault, PassagentError, TaskError, UsageError
+from passagent.option_groups import Option
+from passagent.options import Against, Device, Json, SettingsOptions, Share
+from passagent.view.text import by_column, counted, print_answer, table
 
 if TYPE_CHECKING:
     from passagent.tasks.suites.problems import Row
 
+commands = typer.Typer()
+tasks_app = typer.Typer(
+    help="List, check, import, build and export tasks.", no_args_is_help=True, rich_markup_mode=None
+)
+commands.add_typer(tasks_app, name="tasks")
 
-def list_tasks(as_json: bool) -> None:
-    """Print the example tasks: name, operators, subgraphs and their dtypes."""
+
+@command(tasks_app, "list")
+def tasks_list(json: Json) -> None:
+    """List the example tasks. example:NAME works wherever a command takes a task."""
+    from passagent.tasks import load_task
+    from passagent.tasks.reader import PREFIX, examples
+
     tasks = {f"{PREFIX}{name}": load_task(path) for name, path in examples().items()}
-    data: list[dict[str, Any]] = [
+    data = [
         {"task": name, "path": str(task.path), "operators": task.operators, "subgraphs": len(task.subgraphs)}
         for name, task in tasks.items()
     ]
-    if as_json:
-        print(json.dumps({"tasks": data}))
-        return
-    rows = [[row["task"], str(row["subgraphs"]), ", ".join(row["operators"])] for row in data]
-    print(table(["task", ">subgraphs", "operators"], rows, indent=""))
-    print(f"run one with: passagent run {PREFIX}NAME")
+    columns = {
+        "task": lambda row: row["task"],
+        ">subgraphs": lambda row: str(row["subgraphs"]),
+        "operators": lambda row: ", ".join(row["operators"]),
+    }
+    text = f"{table(*by_column(data, columns), indent='')}\nrun one with: passagent run {PREFIX}NAME"
+    print_answer(json, {"tasks": data}, lambda: text)
 
 
-def check_tasks(words: list[str], device: str, as_json: bool) -> None:
+@command(tasks_app, "check")
+def tasks_check(
+    tasks: Tasks,
+    against: Against,
+    coverage: Annotated[
+        bool,
+        Option("Say what the expert lowers of each task for --device, and why not the rest; nothing is run."),
+    ],
+    device: Device,
+    json: Json,
+) -> None:
+    """Check that the subgraphs of tasks are runnable and analysable.
+
+    With --against: that they share nothing with other tasks. With --coverage: what the expert lowers.
+    """
+    if against and coverage:
+        raise UsageError("--against and --coverage exclude each other")
+    if against:
+        _check_leaks(tasks, list(against), json)
+    elif coverage:
+        _check_coverage(tasks, (device or "cpu").partition(":")[0], json)
+    else:
+        _check_tasks(tasks, device or "cpu", json)
+
+
+def _check_tasks(words: list[str], device: str, as_json: bool) -> None:
     """Print what is wrong with the subgraphs of tasks. Raises PassagentError if any is not in order."""
+    from passagent.tasks.tasklist import find_tasks
+
     checked, problem = list[dict[str, Any]](), ""
     for path in find_tasks(words):
         results = _check_beside(path, device)
@@ -58,7 +96,7 @@ def check_tasks(words: list[str], device: str, as_json: bool) -> None:
                 for weakness in result["weak"]:
                     print(f"{result['name']}: a result on it says little: {weakness}")
     if as_json:
-        print(json.dumps({"ok": not problem, "tasks": checked}))
+        print(json_text.dumps({"ok": not problem, "tasks": checked}))
     if problem:
         raise PassagentError(problem)
 
@@ -68,11 +106,15 @@ def _check_beside(root: Path, device: str) -> list[dict[str, Any]]:
 
     Raises TaskError for a subgraph that ends that process, as one does that takes all memory.
     """
+    from passagent.sandbox.environment import import_path
+    from passagent.sandbox.machine_memory import memory_kills
+    from passagent.tasks.reader import subgraph_places
+
     kills = memory_kills()
     places = subgraph_places(root)
     command = [sys.executable, "-m", "passagent.tasks.constraints", str(root), device]
     done = subprocess.run(command, stdout=subprocess.PIPE, env=os.environ | import_path(), check=False)
-    checked = [json.loads(line) for line in done.stdout.splitlines()]
+    checked = [json_text.loads(line) for line in done.stdout.splitlines()]
     if checked and "fault" in checked[-1]:
         raise MachineFault(checked[-1]["fault"])
     if len(checked) < len(places):
@@ -82,7 +124,7 @@ def _check_beside(root: Path, device: str) -> list[dict[str, Any]]:
     return checked
 
 
-def check_leaks(words: list[str], against: list[str], as_json: bool) -> None:
+def _check_leaks(words: list[str], against: list[str], as_json: bool) -> None:
     """Print which tasks share an operator sequence or a subgraph with one of `against`.
 
     Raises PassagentError if any does, UsageError, and TaskError for one that cannot be read.
@@ -90,17 +132,16 @@ def check_leaks(words: list[str], against: list[str], as_json: bool) -> None:
     from passagent.data.pipeline.inspection import leaks
 
     shared = leaks(words, against)
-    if as_json:
-        print(json.dumps({"ok": not shared, "shared": shared}))
-    else:
-        print("\n".join(shared) or "nothing is shared")
+    data = {"ok": not shared, "shared": shared}
+    print_answer(as_json, data, lambda: "\n".join(shared) or "nothing is shared")
     if shared:
         raise PassagentError(f"{counted(len(shared), 'task')} in {', '.join(against)}: {shared[0]}")
 
 
-def check_coverage(words: list[str], target: str, as_json: bool) -> None:
+def _check_coverage(words: list[str], target: str, as_json: bool) -> None:
     """Print what the expert lowers of each task. Raises PassagentError if one cannot be read."""
     from passagent.expert.coverage import cover, totals
+    from passagent.tasks.tasklist import find_tasks
 
     coverages, paths = [], find_tasks(words)
     for number, path in enumerate(paths, start=1):
@@ -122,7 +163,7 @@ def check_coverage(words: list[str], target: str, as_json: bool) -> None:
             "operators_left": [asdict(total) for total in operators_left],
             "share_covered": len(covered) / len(coverages),
         }
-        print(json.dumps(data))
+        print(json_text.dumps(data))
     else:
         rows = [[total.operator, str(total.tasks), str(total.count), total.why] for total in operators_left]
         if rows:
@@ -135,38 +176,20 @@ def check_coverage(words: list[str], target: str, as_json: bool) -> None:
         raise PassagentError(f"{count} tasks could not be read, such as {broken[0].error}")
 
 
-def build_tasks(samples: list[str], options: BuildOptions, most_refused: float, as_json: bool) -> None:
-    """Build, and print the funnel. Raises PassagentError if a larger share of the samples is refused."""
-    from passagent.data.pipeline.assembling import build
-
-    out = str(options["out"])
-    record = build(samples, options, lambda line: print(line, file=sys.stderr))
-    if as_json:
-        print(json.dumps({"out": out, **record}))
-    else:
-        print(funnel_text(record["funnel"]))
-        counts = ", ".join(f"{count} {name}" for name, count in record["tasks"].items())
-        print(f"wrote {counts} to {out}")
-    first = record["funnel"][0]
-    if first["in"] - first["out"] > most_refused * first["in"]:
-        raise PassagentError(f"{out}: {first['in'] - first['out']} of {first['in']} samples are refused")
-
-
-def funnel_text(steps: list[dict[str, Any]]) -> str:
-    """The funnel as a table."""
-    rows = []
-    for step in steps:
-        lost = ", ".join(f"{count} {reason}" for reason, count in step["lost"].items())
-        numbers = [str(step["in"]), str(step["out"])]
-        rows.append([step["step"], *numbers, lost, f"{step['seconds']:.0f}" if step["seconds"] else ""])
-    return table(["step", ">in", ">out", "lost", ">s"], rows, drop=["s"], wrap=["lost"])
-
-
-def import_tasks(suite: str, place: str, options: ImportOptions, as_json: bool) -> None:
-    """Import a suite's problems into `out`, and print what came of them.
-
-    Raises PassagentError where a larger share than `most_refused` became no task, UsageError.
-    """
+@command(tasks_app, "import")
+def tasks_import(
+    suite: Annotated[
+        Literal["kernelbench", "opinfo", "flashinfer", "gpumode"],
+        argument("SUITE", "Whose problems: kernelbench, opinfo, flashinfer, gpumode."),
+    ],
+    path: Annotated[
+        str,
+        argument("PATH", "The suite's directory or file; of opinfo operators, such as add,softmax, or all."),
+    ],
+    json: Json,
+    **options: Unpack[ImportOptions],
+) -> None:
+    """Make tasks of another suite's problems. Their code runs shut in, each in a process of its own."""
     from passagent.evaluator.hardware.devices import first_device
     from passagent.tasks.suites.import_problems import import_problems
     from passagent.tasks.suites.problems import How, find_problems
@@ -179,7 +202,7 @@ def import_tasks(suite: str, place: str, options: ImportOptions, as_json: bool) 
         jobs=options["jobs"],
         compute_ops=options["compute_ops"],
     )
-    problems = find_problems(suite, place, options["level"])
+    problems = find_problems(suite, path, options["level"])
     rows = []
     for row in import_problems(problems, Path(out), how):
         rows.append(row)
@@ -191,11 +214,9 @@ def import_tasks(suite: str, place: str, options: ImportOptions, as_json: bool) 
             result = f"{row.operators} operators{cut}{left_out}{weak}"
         print(f"{len(rows)}/{len(problems)} {row.name}: {result}", file=sys.stderr, flush=True)
     refused = [row for row in rows if row.reason is not None]
-    if as_json:
-        print(json.dumps({"path": out, "problems": [row.model_dump() for row in rows]}))
-    else:
-        print(_import_table(rows))
-        print(f"wrote {sum(len(row.tasks) for row in rows)} tasks below {out}")
+    data = {"path": out, "problems": [row.model_dump() for row in rows]}
+    text = f"{_import_table(rows)}\nwrote {sum(len(row.tasks) for row in rows)} tasks below {out}"
+    print_answer(json, data, lambda: text)
     if len(refused) > options["most_refused"] * len(rows):
         share = f"{len(refused)} of {len(rows)} problems became no task"
         raise PassagentError(f"{share}, such as {refused[0].name}: {refused[0].message}")
@@ -216,20 +237,64 @@ def _import_table(rows: list[Row]) -> str:
     return table(header, lines, drop=["exact"], wrap=["refused"])
 
 
-def export_harbor(
-    words: list[str],
-    directory: str,
-    device: str,
-    wheel: str | None,
-    settings: Mapping[str, Any],
-    as_json: bool,
+@command(tasks_app, "build")
+def tasks_build(
+    samples: Annotated[list[str], argument("SAMPLES...", "Directories of full graphs in GraphNet's layout.")],
+    most_refused: Annotated[Share, Option("Exit with 1 if a larger share is refused.", default=0.03)],
+    json: Json,
+    **options: Unpack[BuildOptions],
 ) -> None:
-    """Write a Harbor task for each task and print where. Raises PassagentError."""
-    from passagent.config import load_config
-    from passagent.data.rl import harbor
+    """Make tasks of SAMPLES, for training and for evaluation. The same command again goes on.
 
-    config = load_config(None, {**settings, "evaluator.device": device})
-    pairs = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
-    export = harbor.Export(config, pairs, Path(wheel) if wheel else None)
-    written = [str(path) for path in harbor.export(find_tasks(words), Path(directory), export)]
-    print(json.dumps({"format": "harbor", "tasks": written}) if as_json else "\n".join(written))
+    The models in SAMPLES are executed, shut in. Exit code 1 if too many samples are refused.
+    """
+    from passagent.data.pipeline.assembling import build
+
+    out = str(options["out"])
+    record = build(samples, options, lambda line: print(line, file=sys.stderr))
+    counts = ", ".join(f"{count} {name}" for name, count in record["tasks"].items())
+    text = f"{funnel_text(record['funnel'])}\nwrote {counts} to {out}"
+    print_answer(json, {"out": out, **record}, lambda: text)
+    first = record["funnel"][0]
+    if first["in"] - first["out"] > most_refused * first["in"]:
+        raise PassagentError(f"{out}: {first['in'] - first['out']} of {first['in']} samples are refused")
+
+
+def funnel_text(steps: list[dict[str, Any]]) -> str:
+    """The funnel as a table."""
+    columns = {
+        "step": lambda step: step["step"],
+        ">in": lambda step: str(step["in"]),
+        ">out": lambda step: str(step["out"]),
+        "lost": lambda step: ", ".join(f"{count} {reason}" for reason, count in step["lost"].items()),
+        ">s": lambda step: f"{step['seconds']:.0f}" if step["seconds"] else "",
+    }
+    return table(*by_column(steps, columns), drop=["s"], wrap=["lost"])
+
+
+@command(tasks_app, "export")
+def tasks_export(
+    tasks: Tasks,
+    harbor: Annotated[str, Option("Write Harbor tasks into DIR, a new one.", metavar="DIR")],
+    device: Device,
+    wheel: Annotated[
+        str | None,
+        Option(
+            "Install this wheel of passagent in the images.", metavar="FILE", shown="the released version"
+        ),
+    ],
+    json: Json,
+    **options: Unpack[SettingsOptions],
+) -> None:
+    """Write tasks as environments of Harbor. Each has an instruction, an image and a test."""
+    from passagent.config import load_config
+    from passagent.data.rl.harbor import Export
+    from passagent.data.rl.harbor import export as write_tasks
+    from passagent.tasks.tasklist import find_tasks
+
+    settings = options["settings"] or {}
+    config = load_config(None, {**settings, "evaluator.device": device or "cpu"})
+    pairs = [f"{key}={json_text.dumps(value)}" for key, value in settings.items()]
+    form = Export(config, pairs, Path(wheel) if wheel else None)
+    written = [str(path) for path in write_tasks(find_tasks(tasks), Path(harbor), form)]
+    print_answer(json, {"format": "harbor", "tasks": written}, lambda: "\n".join(written))
