@@ -13,15 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from passagent import __version__
-from passagent.cli import (
-    data_verbs,
-    deploy_verbs,
-    look_verbs,
-    pass_verbs,
-    run_verbs,
-    serve_verbs,
-    task_verbs,
-)
+from passagent.cli import data_verbs, deploy_verbs, look_verbs, pass_verbs, run_verbs, serve_verbs, task_verbs
 from passagent.cli.parameters import VARIABLES
 from passagent.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, PassagentError
 from passagent.sandbox.faults import machine_fault

@@ -73,8 +73,7 @@ def check(
 def bench(
     tasks: Tasks,
     plots: Annotated[
-        str | None,
-        Option("Draw ES(t), S(t) and the speedups as SVG.", metavar="DIR", is_rare=True),
+        str | None, Option("Draw ES(t), S(t) and the speedups as SVG.", metavar="DIR", is_rare=True)
     ],
     markdown: Annotated[bool, Option("The table as Markdown on stdout.")],
     json: Json,

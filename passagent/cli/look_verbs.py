@@ -257,12 +257,7 @@ def doctor(run: Run, runs_dir: RunsDir, json: Json) -> None:
 def view(
     runs_dir: Annotated[
         str,
-        argument(
-            "[RUNS_DIR]",
-            "Where runs are stored.",
-            envvar="PASSAGENT_RUNS_DIR",
-            show_default="runs",
-        ),
+        argument("[RUNS_DIR]", "Where runs are stored.", envvar="PASSAGENT_RUNS_DIR", show_default="runs"),
     ] = "runs",
     **options: Unpack[PageOptions],
 ) -> None:
@@ -280,10 +275,7 @@ def report(
     html: Annotated[str | None, Option("The page to write.", metavar="FILE")],
     pictures: Annotated[
         str | None,
-        Option(
-            "Draw the best so far, the islands, the tokens and the tree as SVG.",
-            metavar="DIR",
-        ),
+        Option("Draw the best so far, the islands, the tokens and the tree as SVG.", metavar="DIR"),
     ],
     runs_dir: RunsDir,
     json: Json,

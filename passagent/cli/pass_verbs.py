@@ -18,7 +18,7 @@ from passagent.cli.run_verbs import Task
 from passagent.errors import PassagentError, UsageError
 from passagent.option_groups import Option
 from passagent.options import Device, EvalOptions, Json, OwnLibrary, config_of, settings_of
-from passagent.view.text import number, print_answer, table
+from passagent.view.text import by_column, number, print_answer, table
 
 if TYPE_CHECKING:
     from passagent.config import Config
@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 
 commands = typer.Typer()
 library_app = typer.Typer(
-    help="List, show and verify passes found for earlier models.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
+    help="List, show and verify passes found for earlier models.", no_args_is_help=True, rich_markup_mode=None
 )
 commands.add_typer(library_app, name="library")
 
@@ -208,22 +206,16 @@ def library_list(library: OwnLibrary, json: Json) -> None:
 
     with PassLibrary.open(library, create=False) as stored:
         passes = stored.passes()
-    rows = [
-        [
-            _short(record),
-            record.operators,
-            record.device,
-            record.torch,
-            f"{record.speedup:.2f}x of {record.reference}",
-            record.status
-            if record.verified_at is None
-            else f"{record.status}, verified {record.verified_at[:10]}",
-        ]
-        for record in passes
-    ]
+    columns = {
+        "region": _short,
+        "operators": lambda record: record.operators,
+        "device": lambda record: record.device,
+        "torch": lambda record: record.torch,
+        ">speedup": lambda record: f"{record.speedup:.2f}x of {record.reference}",
+        "status": lambda of: of.status + (f", verified {of.verified_at[:10]}" if of.verified_at else ""),
+    }
     data = {"library": str(stored.path), "passes": [record.data() for record in passes]}
-    header = ["region", "operators", "device", "torch", ">speedup", "status"]
-    print_answer(json, data, lambda: table(header, rows))
+    print_answer(json, data, lambda: table(*by_column(passes, columns)))
 
 
 @command(library_app, "show")

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Unpack
 
 import typer
 
@@ -19,7 +19,7 @@ from passagent.errors import UsageError
 from passagent.option_groups import Option
 from passagent.options import ForkOptions, Json, Natural, ResumeOptions, RunOptions, RunsDir
 from passagent.sandbox.faults import os_fault
-from passagent.view.text import clock, number, print_answer, table
+from passagent.view.text import by_column, clock, number, print_answer, table
 
 if TYPE_CHECKING:
     from passagent.store import Store
@@ -113,30 +113,25 @@ def list_runs(context: typer.Context, runs_dir: RunsDir, json: Json) -> None:
         return
     with Store.open(runs_dir, create=False) as store:
         listed = [run_row(store, run) for run in runs.list_runs(store)]
-    rows = [
-        [
-            *(run["run"], run["created_at"][:16].replace("T", " "), run["task"], run["model"], run["device"]),
-            *(run["state"], f"{run['episodes']}/{'-' if run['iters'] is None else run['iters']}"),
-            number(run["best_as"]),
-            f"{number(run['seed'])} ({run['seed_from'].split()[0]})" if run["seed_from"] else "-",
-            clock(run["elapsed_s"]),
-        ]
-        for run in listed
-    ]
-    header = [
-        "run",
-        "begun (UTC)",
-        "task",
-        "model",
-        "device",
-        "state",
-        ">episodes",
-        ">best AS",
-        "seed",
-        ">time",
-    ]
+    columns = {
+        "run": lambda run: run["run"],
+        "begun (UTC)": lambda run: run["created_at"][:16].replace("T", " "),
+        "task": lambda run: run["task"],
+        "model": lambda run: run["model"],
+        "device": lambda run: run["device"],
+        "state": lambda run: run["state"],
+        ">episodes": lambda run: f"{run['episodes']}/{'-' if run['iters'] is None else run['iters']}",
+        ">best AS": lambda run: number(run["best_as"]),
+        "seed": _seed_text,
+        ">time": lambda run: clock(run["elapsed_s"]),
+    }
     drop = ["device", "begun (UTC)", "time", "model", "seed"]
-    print_answer(json, {"runs": listed}, lambda: table(header, rows, indent="", drop=drop))
+    print_answer(json, {"runs": listed}, lambda: table(*by_column(listed, columns), indent="", drop=drop))
+
+
+def _seed_text(run: dict[str, Any]) -> str:
+    """`1.234 (directory)`."""
+    return f"{number(run['seed'])} ({run['seed_from'].split()[0]})" if run["seed_from"] else "-"
 
 
 @command(runs_app, "rm")
@@ -251,9 +246,7 @@ class Leftover(NamedTuple):
 
 @command(commands)
 def gc(
-    dry_run: Annotated[bool, Option("Say what would go, remove nothing.")],
-    runs_dir: RunsDir,
-    json: Json,
+    dry_run: Annotated[bool, Option("Say what would go, remove nothing.")], runs_dir: RunsDir, json: Json
 ) -> None:
     """Remove what nothing needs. Old directories, files of dead evaluators, old kernels."""
     from passagent.evaluator.reference.leftovers import dead_scratch, unused_builds

@@ -85,12 +85,7 @@ def resume(name: str, options: ResumeOptions, as_json: bool, parts: Parts | None
 
 
 def fork(
-    name: str,
-    node_id: int,
-    options: ForkOptions,
-    runs_dir: str,
-    as_json: bool,
-    parts: Parts | None = None,
+    name: str, node_id: int, options: ForkOptions, runs_dir: str, as_json: bool, parts: Parts | None = None
 ) -> None:
     """Search on from a node of a run, in a new run. Raises PassagentError; Interrupted after Ctrl-C."""
     from passagent.search import setup

@@ -20,7 +20,7 @@ from passagent.cli.groups import McpOptions, ModelsOptions, WorkerOptions
 from passagent.cli.parameters import argument, command
 from passagent.errors import InfrastructureError, PassagentError, UsageError
 from passagent.options import Json, config_of
-from passagent.view.text import print_answer, table
+from passagent.view.text import by_column, print_answer, table
 
 if TYPE_CHECKING:
     from passagent.config import Config, ModelConfig
@@ -39,11 +39,7 @@ ADDRESSES = {"openai": "OPENAI_BASE_URL", "anthropic": "ANTHROPIC_BASE_URL"}
 def worker(
     target: Annotated[
         str | None,
-        argument(
-            "[ssh://HOST]",
-            "Start it on another machine, forwarded here.",
-            show_default=False,
-        ),
+        argument("[ssh://HOST]", "Start it on another machine, forwarded here.", show_default=False),
     ] = None,
     *,
     json: Json,
@@ -262,33 +258,34 @@ def _called(reply: Reply | None) -> bool:
 def _text(listed: list[dict[str, Any]]) -> str:
     from passagent.models.prices import read_prices
 
-    rows = []
-    for row in listed:
-        price = row["price"]
-        rows.append([
-            row["role"],
-            row["model"],
-            "" if row["weight"] is None else f"{row['weight']:g}",
-            row["base_url"] or ("the provider's own" if row["key"] else "none"),
-            row["key"] or "no key needed",
-            f"{price['input']:g} / {price['output']:g}" if price else "unknown",
-        ])  # fmt: skip
-    header = ["role", "model", ">weight", "address", "key", "USD per million in / out"]
-    models_table = table(header, rows, indent="", drop=["weight", "address"])
+    columns = {
+        "role": lambda row: row["role"],
+        "model": lambda row: row["model"],
+        ">weight": lambda row: "" if row["weight"] is None else f"{row['weight']:g}",
+        "address": lambda row: row["base_url"] or ("the provider's own" if row["key"] else "none"),
+        "key": lambda row: row["key"] or "no key needed",
+        "USD per million in / out": lambda row: _price_text(row["price"]),
+    }
+    models_table = table(*by_column(listed, columns), indent="", drop=["weight", "address"])
     return models_table + f"\nprices of {read_prices()[0]}; configs/prices.yaml, --price"
 
 
+def _price_text(price: dict[str, Any] | None) -> str:
+    return f"{price['input']:g} / {price['output']:g}" if price else "unknown"
+
+
 def _check_text(checks: list[dict[str, Any]]) -> str:
-    rows = [
-        [
-            row["model"],
-            *("yes" if row[flag] else "no" for flag in ("ok", "tools", "streaming", "caching")),
-            f"{row['input_tokens']} + {row['output_tokens']}",
-            "unknown" if row["cost_usd"] is None else f"{row['cost_usd']:.6f}",
-            f"{row['seconds']:.1f}",
-            row["error"] or "",
-        ]
-        for row in checks
-    ]
-    header = ["model", "works", "tools", "streaming", "caching", ">tokens", ">USD", ">s", ""]
-    return "\n\n" + table(header, rows, indent="", drop=["s", "tokens", "caching", "streaming"], wrap=[""])
+    flags = {True: "yes", False: "no"}
+    columns = {
+        "model": lambda row: row["model"],
+        "works": lambda row: flags[row["ok"]],
+        "tools": lambda row: flags[row["tools"]],
+        "streaming": lambda row: flags[row["streaming"]],
+        "caching": lambda row: flags[row["caching"]],
+        ">tokens": lambda row: f"{row['input_tokens']} + {row['output_tokens']}",
+        ">USD": lambda row: "unknown" if row["cost_usd"] is None else f"{row['cost_usd']:.6f}",
+        ">s": lambda row: f"{row['seconds']:.1f}",
+        "": lambda row: row["error"] or "",
+    }
+    drop = ["s", "tokens", "caching", "streaming"]
+    return "\n\n" + table(*by_column(checks, columns), indent="", drop=drop, wrap=[""])

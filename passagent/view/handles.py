@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import functools
 import html
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from passagent.agent.prompt import plain_note
 from passagent.errors import UsageError
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from passagent.data.bench.sweep import Measured
     from passagent.data.collect.campaign import Collection as Collected
     from passagent.plan.model import Recording
+
+T = TypeVar("T")
 
 
 class Shown:
@@ -172,21 +175,24 @@ class Run(Shown):
         with Store.open(runs_dir, create=False) as store:
             return cls(runs.find_run(store, name).id, store.runs_dir)
 
+    def _read(self, view: Callable[[Store, runs.Run], T]) -> T:
+        """Return what `view` makes of the run as it is stored now."""
+        with Store.open(self.runs_dir, create=False) as store:
+            return view(store, runs.get_run(store, self.id))
+
     @property
     def data(self) -> dict[str, Any]:
         """Everything about the run as plain data, as `passagent show --json` prints it."""
         from passagent.view.run_summary import run_data
 
-        with Store.open(self.runs_dir, create=False) as store:
-            return run_data(store, runs.get_run(store, self.id))
+        return self._read(run_data)
 
     @property
     def state(self) -> str:
         """`running`, `interrupted` (its process died), `stopped`, `failed` or `finished`."""
         from passagent.view.run_summary import shown_state
 
-        with Store.open(self.runs_dir, create=False) as store:
-            return shown_state(store, runs.get_run(store, self.id))
+        return self._read(shown_state)
 
     @property
     def best(self) -> Node | None:
@@ -204,14 +210,12 @@ class Run(Shown):
         """Parents above their children; `*` marks the best."""
         from passagent.view.tree import run_tree
 
-        with Store.open(self.runs_dir, create=False) as store:
-            return Table(run_tree(store, self.id))
+        return Table(self._read(lambda store, run: run_tree(store, run.id)))
 
     def __str__(self) -> str:
         from passagent.view.run_summary import run_data, run_text
 
-        with Store.open(self.runs_dir, create=False) as store:
-            return run_text(store, run_data(store, runs.get_run(store, self.id)))
+        return self._read(lambda store, run: run_text(store, run_data(store, run)))
 
 
 @dataclass(frozen=True)

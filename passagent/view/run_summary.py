@@ -21,7 +21,7 @@ from passagent.store.nodes import Node, author_of
 from passagent.store.runs import SEEDS, Run
 from passagent.store.sessions import resume_command, runs_dir_flag
 from passagent.view.evaluation import graph_table
-from passagent.view.text import TableData, clock, interval, number, table, thousands
+from passagent.view.text import TableData, by_column, clock, interval, number, table, thousands
 
 _GRAPH_FIELDS = {
     "name",
@@ -162,27 +162,24 @@ def spending_data(store: Store, run_id: str) -> dict[str, Any]:
 
 def spending_table(models: list[Spent]) -> TableData:
     """Return a row for each model, none if none was asked; the notes say which costs are not sure."""
-    header = ["model", ">replies", ">again", ">in", ">cached", ">out", ">reasoning", ">s/reply", ">USD"]
+    columns = {
+        "model": lambda group: group.group,
+        ">replies": lambda group: str(group.replies),
+        ">again": lambda group: str(group.broken + group.failed),
+        ">in": lambda group: thousands(group.input_tokens),
+        ">cached": lambda group: thousands(group.cached_tokens),
+        ">out": lambda group: thousands(group.output_tokens),
+        ">reasoning": lambda group: thousands(group.reasoning_tokens),
+        ">s/reply": lambda group: number(group.latency_s, 1),
+        ">USD": lambda group: "unknown" if group.unpriced else f"{group.cost:.4f}",
+    }
     if not any(group.input_tokens + group.output_tokens + group.broken + group.failed for group in models):
-        return TableData(header, [])
-    rows = [
-        [
-            group.group,
-            str(group.replies),
-            str(group.broken + group.failed),
-            thousands(group.input_tokens),
-            thousands(group.cached_tokens),
-            thousands(group.output_tokens),
-            thousands(group.reasoning_tokens),
-            number(group.latency_s, 1),
-            "unknown" if group.unpriced else f"{group.cost:.4f}",
-        ]
-        for group in models
-    ]
+        return TableData([*columns], [])
     notes = []
     if lost := sum(group.lost for group in models):
         notes.append(f"{lost} calls were under way when a process died: what they cost is not known")
-    return TableData(header, rows, ["reasoning", "cached", "s/reply", "again"], notes=notes)
+    drop = ["reasoning", "cached", "s/reply", "again"]
+    return TableData(*by_column(models, columns), drop, notes=notes)
 
 
 def finalists_data(store: Store, run: Run) -> list[dict[str, Any]]:
