@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import itertools
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -46,16 +48,18 @@ def command(
 
     def register(function: Callable[..., object]) -> Callable[..., object]:
         hints = get_type_hints(function, include_extras=True)
-        arguments, group, own_options = list[inspect.Parameter](), dict[str, Any](), dict[str, Any]()
+        arguments, options, own_options = list[inspect.Parameter](), dict[str, Any](), dict[str, Any]()
+        group = None
         for parameter in inspect.signature(function).parameters.values():
             hint = hints[parameter.name]
             if parameter.kind is parameter.VAR_KEYWORD:
-                group = get_type_hints(get_args(hint)[0], include_extras=True)
+                [group] = get_args(hint)
+                options = get_type_hints(group, include_extras=True)
             elif any(isinstance(part, Option) for part in parts_of(hint)):
                 own_options[parameter.name] = hint
             else:
                 arguments.append(parameter.replace(annotation=hint))
-        options = group | own_options
+        options |= own_options
         every = TypedDict("every", options, total=False)  # type: ignore[misc]
 
         @functools.wraps(function)
@@ -71,7 +75,7 @@ def command(
         if is_callback:
             app.callback(invoke_without_command=True)(call)
         else:
-            app.command(name, cls=functools.partial(Command, options), **settings)(call)  # type: ignore[arg-type]
+            app.command(name, cls=functools.partial(Command, options, group), **settings)(call)  # type: ignore[arg-type]
         return function
 
     return register
@@ -125,9 +129,9 @@ _SHOW_ALL = inspect.Parameter(
 class Command(TyperCommand):
     """A command whose help shows its common options, and which names the nearest to an unknown one."""
 
-    def __init__(self, options: dict[str, Any], *words: Any, **settings: Any) -> None:
+    def __init__(self, options: dict[str, Any], group: type | None, *words: Any, **settings: Any) -> None:
         super().__init__(*words, **settings)
-        self._options = options
+        self._options, self._group = options, group
 
     def parse_args(self, context: Any, words: list[str]) -> list[str]:
         """Read the command line. Raises UsageError for an unknown option, as a call from Python does."""
@@ -141,7 +145,8 @@ class Command(TyperCommand):
 
     def format_options(self, context: Any, formatter: Any) -> None:
         """Write the arguments, then at most SHOWN options, or all that there are."""
-        options = _described({name: option_in(hint) for name, hint in self._options.items()})
+        own_options = {name: option_in(hint) for name, hint in self._options.items()}
+        options = _described(own_options, self._group)
         is_short = len(options) > SHOWN and "all" not in context.meta
         arguments, rows = [], []
         for parameter in self.get_params(context):
@@ -169,32 +174,45 @@ class Command(TyperCommand):
             formatter.write(f"\n{VARIABLES}\n")
 
 
-def _described(options: Mapping[str, Option]) -> dict[str, Option]:
-    """`options` with the help and the defaults of the settings that they set."""
+def _described(options: Mapping[str, Option], group: type | None) -> dict[str, Option]:
+    """`options` of a group with their help, and the defaults of the settings that they set."""
     from passagent import config
 
-    tree = ast.parse(Path(config.__file__).read_text(encoding="utf-8"))
-    sentences = dict[tuple[str, str], str]()
-    for section in (node for node in tree.body if isinstance(node, ast.ClassDef)):
-        for field, text in zip(section.body, section.body[1:], strict=False):
-            match field, text:
-                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
-                    sentence = " ".join(words.split()).partition(". ")[0].rstrip(".")
-                    sentences[section.name, name] = f"{sentence}."
-    whole = config.Config()
+    whole, sentences = config.Config(), _docstrings(group) if group else {}
     result = dict(options)
     for name, option in options.items():
+        help, default_text = option.help or sentences.get(name, ""), option.shown
         if option.key is not None:
             name_of_section, _, key = option.key.partition(".")
             settings = getattr(whole, name_of_section)
-            owners = [owner.__name__ for owner in type(settings).__mro__]
-            words = next((sentences[owner, key] for owner in owners if (owner, key) in sentences), "")
-            default = getattr(settings, key)
-            default_text = option.shown or (
+            default, words = getattr(settings, key), _docstrings(type(settings)).get(key, "")
+            help = help or words.partition(". ")[0].rstrip(".").replace("`", "") + "."
+            default_text = default_text or (
                 "" if default is False or default in (None, [], {}) else str(default)
             )
-            result[name] = replace(option, help=option.help or words.replace("`", ""), shown=default_text)
+        result[name] = replace(option, help=help, shown=default_text)
     return result
+
+
+def _docstrings(owner: type) -> dict[str, str]:
+    """The docstrings of a class's fields, and of those that it inherits."""
+    result = dict[str, str]()
+    for base in getattr(owner, "__orig_bases__", owner.__bases__):
+        if getattr(base, "__module__", "").startswith("passagent."):
+            result |= _docstrings(base)
+    path = Path(str(sys.modules[owner.__module__].__file__))
+    section = next(node for node in _parsed(path).body if getattr(node, "name", "") == owner.__name__)
+    assert isinstance(section, ast.ClassDef)
+    for field, text in itertools.pairwise(section.body):
+        match field, text:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
+                result[name] = " ".join(words.split())
+    return result
+
+
+@functools.cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def _help_of(option: Option, hint: Any) -> str:
