@@ -66,7 +66,7 @@ def exported(
     place = tmp_path_factory.mktemp("exported")
     for made in FORMATS.values():
         options = {"format": made.name, "out": str(place / "whole" / made.name)}
-        export([str(runs_dir)], json=True, **checked(ExportOptions, options))
+        export([str(runs_dir)], **checked(ExportOptions, options))
         directory = place / "steps" / made.name
         directory.mkdir(parents=True)
         names: dict[str, None] = {}

@@ -345,10 +345,9 @@ def test_one_file_needs_nothing_else(made):
     assert "default-src 'none'" in policy and "unsafe" not in policy
 
 
-def test_report_writes_page_and_pictures(made, tmp_path, capsys):
+def test_report_writes_page_and_pictures(made, tmp_path):
     page, pictures = tmp_path / "run.html", tmp_path / "pictures"
-    report("last", str(page), str(pictures), str(made), True)
-    told = json.loads(capsys.readouterr().out)
+    told = report("last", str(page), str(pictures), str(made)).data
     drawn = {f"{pictures}/{name}.svg" for name in ("best", "islands", "tokens", "tree")}
     assert (
         told["left_out"] == [] and set(told["files"]) == {str(page), *drawn} and all(told["files"].values())
@@ -356,9 +355,9 @@ def test_report_writes_page_and_pictures(made, tmp_path, capsys):
     assert "<svg" in (pictures / "tree.svg").read_text()
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be written"):
-        report("last", None, str(tmp_path / "file" / "below"), str(made), False)
+        report("last", None, str(tmp_path / "file" / "below"), str(made))
     with pytest.raises(UsageError, match="--html FILE or --pictures DIR"):
-        report("last", None, None, str(made), False)
+        report("last", None, None, str(made))
 
 
 def candidates_of(scores, parent=None):

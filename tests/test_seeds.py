@@ -235,7 +235,7 @@ def test_runs_credit_the_model_with_its_own_and_name_the_seeds_origin(store, tas
     text = run_text(store, run_data(store, run))
     assert f"best pass: node {seed.id}, a seed ({origin})," in text and f"1 ok ({origin})" in text
     out = {"out": str(tmp_path / "best"), "runs_dir": str(store.runs_dir), "format": "review"}
-    write_best(run.id, True, **out, force=False, standalone=False)
+    write_best(run.id, **out, force=False, standalone=False)
     assert f"It comes from `{origin}`, node {seed.id}" in (tmp_path / "best" / "README.md").read_text()
 
 

@@ -18,7 +18,7 @@ from passagent.cli.parameters import argument, command
 from passagent.errors import PassagentError, UsageError
 from passagent.option_groups import Option
 from passagent.options import Against, BenchOptions, CollectOptions, Json
-from passagent.view.text import counted, print_answer
+from passagent.view.text import Answer, counted
 
 if TYPE_CHECKING:
     from passagent.data.bench.sweep import Measured
@@ -40,8 +40,7 @@ def check(
         list[str] | None,
         Option("Where the runs are stored that it came from.", variable="PASSAGENT_CHECK_RUNS_DIR"),
     ],
-    json: Json,
-) -> None:
+) -> Answer:
     """Check what export or tasks build wrote. Against its record, evaluation tasks and its runs."""
     from passagent.data.export.checks import check_directory
     from passagent.data.pipeline import inspection
@@ -57,16 +56,14 @@ def check(
         ]
         data = {"directory": directory, "rows": rows, "checked": with_what}
         in_order = f"{directory}: {counted(rows, 'row')} in order ({', '.join(with_what)})"
-        print_answer(json, data, lambda: in_order)
-        return
+        return Answer(data, in_order)
     if runs_dir:
         raise UsageError(f"{directory}: tasks build made it of no runs; leave out --runs-dir")
     problems = inspection.check(path)
     problems += inspection.leaks([directory], tasks) if tasks else []
     text = "\n".join(problems) or f"{directory}: in order; training and evaluation share nothing"
-    print_answer(json, {"directory": directory, "ok": not problems, "problems": problems}, lambda: text)
-    if problems:
-        raise PassagentError(f"{directory}: {counted(len(problems), 'problem')}: {problems[0]}")
+    problem = f"{directory}: {counted(len(problems), 'problem')}: {problems[0]}" if problems else ""
+    return Answer({"directory": directory, "ok": not problems, "problems": problems}, text, problem)
 
 
 @command(commands)
@@ -194,7 +191,7 @@ def collect(tasks: Tasks, json: Json, **options: Unpack[CollectOptions]) -> None
         lines.append(
             f"{trials} not finished, such as run {first['run']}: {first['reason']}; the same command goes on"
         )
-    print_answer(json, collect_table.all_data(collected), lambda: "\n".join(lines))
+    Answer(collect_table.all_data(collected), "\n".join(lines)).print(json)
     if collected.is_interrupted:
         raise Interrupted(_GO_ON)
     if collected.failed:
@@ -210,13 +207,12 @@ def collect(tasks: Tasks, json: Json, **options: Unpack[CollectOptions]) -> None
 @command(commands)
 def export(
     runs_dir: Annotated[list[str] | None, Option("Where runs are stored.", shown="runs")],
-    json: Json,
     **options: Unpack[ExportOptions],
-) -> None:
+) -> Answer:
     """Write a data set for a trainer, checked and with a card."""
     from passagent.data.export.making import make
     from passagent.view.trajectory import summary_text
 
     summary = make(runs_dir or ["runs"], options, shlex.join(["passagent", *sys.argv[1:]]))
     out = str(options["out"])
-    print_answer(json, {"out": out, **vars(summary)}, lambda: summary_text(out, summary))
+    return Answer({"out": out, **vars(summary)}, summary_text(out, summary))

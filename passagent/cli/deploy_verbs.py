@@ -21,7 +21,7 @@ from passagent.option_groups import Option
 from passagent.options import Json, OptimizeOptions, RunsDir
 from passagent.sandbox.cache import write_whole
 from passagent.sandbox.faults import os_fault
-from passagent.view.text import by_column, clock, print_answer, table
+from passagent.view.text import Answer, by_column, clock, table
 
 if TYPE_CHECKING:
     from passagent.deploy.delivery.deliver import Delivery
@@ -79,8 +79,7 @@ def extract(
     regions: Annotated[
         bool, Option("Cut the graphs into what Inductor fuses, a task each, by their share of time.")
     ],
-    json: Json,
-) -> None:
+) -> Answer:
     """Write the graphs of your model as tasks. Each is validated against the model's own outputs."""
     from passagent.tasks.extract.extracting import extract_model
     from passagent.tasks.extract.factories import load_model
@@ -88,8 +87,7 @@ def extract(
     if regions:
         if dynamic:
             raise UsageError("--regions takes fixed sizes; leave out --dynamic")
-        _extract_regions(factory, inputs, out, json)
-        return
+        return _extract_regions(factory, inputs, out)
     extracted = extract_model(load_model(factory, inputs), Path(out), dynamic)
     graphs = [
         {
@@ -113,13 +111,12 @@ def extract(
     lines = [table(*by_column(extracted.graphs, columns))]
     lines += [*(f"graph break at {place}" for place in extracted.breaks), *extracted.problems]
     data = {"path": out, "ok": extracted.ok, "breaks": extracted.breaks, "graphs": graphs}
-    print_answer(json, data, lambda: "\n".join([*lines, f"wrote {extracted.path}"]))
-    if not extracted.ok:
-        raise PassagentError(f"{out}: {extracted.problems[0]}")
+    problem = "" if extracted.ok else f"{out}: {extracted.problems[0]}"
+    return Answer(data, "\n".join([*lines, f"wrote {extracted.path}"]), problem)
 
 
-def _extract_regions(factory: str, inputs: str | None, out: str, as_json: bool) -> None:
-    """Cut a model into tasks below `out`. Raises PassagentError if one is wrong."""
+def _extract_regions(factory: str, inputs: str | None, out: str) -> Answer:
+    """Cut a model into tasks below `out`; a wrong one is the answer's problem."""
     from passagent.tasks.extract.factories import load_model
     from passagent.tasks.extract.region_tasks import extract_regions
 
@@ -137,9 +134,8 @@ def _extract_regions(factory: str, inputs: str | None, out: str, as_json: bool) 
     lines.append(
         f"wrote {len(regions.tasks)} tasks below {out}, of {regions.seconds * 1e6:.0f} us of operators"
     )
-    print_answer(as_json, {"path": out, "ok": not problems, **regions.data()}, lambda: "\n".join(lines))
-    if problems:
-        raise PassagentError(f"{out}: {problems[0]}")
+    data = {"path": out, "ok": not problems, **regions.data()}
+    return Answer(data, "\n".join(lines), f"{out}: {problems[0]}" if problems else "")
 
 
 @command(commands)
@@ -150,8 +146,7 @@ def package(
     out: Annotated[str, Option("The package to write; a new one.", metavar="DIR")],
     task: Annotated[list[str] | None, Option("Of each directory, in order.", metavar="TASK")],
     runs_dir: RunsDir,
-    json: Json,
-) -> None:
+) -> Answer:
     """Make a Python package of passes for torch.compile."""
     from passagent.deploy.package_writing import pack, read_sources
 
@@ -160,7 +155,7 @@ def package(
     lines += [f"left out: {name}: {why}" for name, why in packed.left_out]
     lines.append(f'use it: torch.compile(model, backend="passagent", options={{"passes": "{out}"}})')
     data = {"path": out, "operators": packed.operators, "left_out": packed.left_out}
-    print_answer(json, data, lambda: "\n".join(lines))
+    return Answer(data, "\n".join(lines))
 
 
 @command(commands)
@@ -171,15 +166,14 @@ def explain(
     ],
     factory: Factory,
     inputs: Inputs,
-    json: Json,
-) -> None:
+) -> Answer:
     """Say where passes of a package fit in your model. Which pass does not fit, and why."""
     from passagent.deploy.loading import load_packages
     from passagent.deploy.rewriting import explain_model
     from passagent.tasks.extract.factories import load_model
 
     explained = explain_model(load_model(factory, inputs), load_packages(passes))
-    print(json_text.dumps(explained.data()) if json else explained)
+    return Answer(explained.data(), str(explained))
 
 
 @command(commands)
@@ -198,8 +192,7 @@ def measure(
         ),
     ],
     out: Annotated[str | None, Option("Write the package without passes that do not pay.", metavar="DIR")],
-    json: Json,
-) -> None:
+) -> Answer:
     """Time your model with a package of passes. Beside it: eager, and Inductor alone."""
     from passagent.deploy.loading import load_packages
     from passagent.deploy.model_timing import measure_model
@@ -210,13 +203,12 @@ def measure(
     measured = measure_model(load_model(factory, inputs), packages, mode or None)
     if out is not None:
         drop(packages[0], [*measured.losers, *measured.unused], Path(out))
-    print(json_text.dumps(measured.data()) if json else measured)
-    if measured.unequal:
-        raise PassagentError(f"outputs are not eager's: {measured.unequal[0]}")
+    problem = f"outputs are not eager's: {measured.unequal[0]}" if measured.unequal else ""
+    return Answer(measured.data(), str(measured), problem)
 
 
 @command(commands)
-def best(run: Run, json: Json, **options: Unpack[BestOptions]) -> None:
+def best(run: Run, **options: Unpack[BestOptions]) -> Answer:
     """Write RUN's best pass to a directory for review. With a test, a README and its plan."""
     from passagent.evaluator.candidate import Candidate
     from passagent.search.setup import stored_task
@@ -251,8 +243,7 @@ def best(run: Run, json: Json, **options: Unpack[BestOptions]) -> None:
         since = found_since_text(store, record.id)
     data = {"run": record.id, "node": delivery.node, "path": str(path.absolute())}
     if form != "review":
-        print_answer(json, data, lambda: f"node {delivery.node} of run {record.id}: {path}")
-        return
+        return Answer(data, f"node {delivery.node} of run {record.id}: {path}")
     from passagent.deploy.delivery.deliver import figures
 
     data |= {"as_score": delivery.evaluation.as_score, "notes": delivery.notes, "files": sorted(files)}
@@ -261,7 +252,7 @@ def best(run: Run, json: Json, **options: Unpack[BestOptions]) -> None:
     lines += [*delivery.notes, *([since] if since else [])]
     places = f"{shlex.quote(record.task_path)} --pass-dir {shlex.quote(str(path))}"
     lines.append(f"evaluate again: passagent eval {places} --device {record.device}")
-    print_answer(json, data, lambda: "\n".join(lines))
+    return Answer(data, "\n".join(lines))
 
 
 def _check_place(path: Path, is_directory: bool, force: bool) -> None:

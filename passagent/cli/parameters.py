@@ -8,6 +8,7 @@ import inspect
 import itertools
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -25,6 +26,9 @@ from passagent.option_groups import (
     parts_of,
     unknown_option,
 )
+from passagent.options import Json, RunsDir
+from passagent.store import Store
+from passagent.view.text import Answer
 
 SHOWN = 15
 """Options that `--help` shows of a command at most; `--help-all` shows all."""
@@ -42,31 +46,43 @@ def command(
     """Make a command of a function. Its help is the docstring.
 
     A parameter with an Option is an option, another one an argument; `**options: Unpack[Group]`
-    stands for all options of the group. The function is called with values that were checked. is_callback:
-    what a group of commands does without one of them.
+    stands for all options of the group. The function is called with values that were checked. What returns
+    an Answer has --json, too; what takes a `store` has --runs-dir, whose store is open until the Answer is
+    printed. is_callback: what a group of commands does without one of them.
     """
 
     def register(function: Callable[..., object]) -> Callable[..., object]:
         hints = get_type_hints(function, include_extras=True)
         arguments, options, own_options = list[inspect.Parameter](), dict[str, Any](), dict[str, Any]()
-        group = None
+        group, answers = None, Answer in parts_of(hints["return"])
         for parameter in inspect.signature(function).parameters.values():
             hint = hints[parameter.name]
             if parameter.kind is parameter.VAR_KEYWORD:
                 [group] = get_args(hint)
                 options = get_type_hints(group, include_extras=True)
+            elif hint is Store:
+                own_options["runs_dir"] = RunsDir
             elif any(isinstance(part, Option) for part in parts_of(hint)):
                 own_options[parameter.name] = hint
             else:
                 arguments.append(parameter.replace(annotation=hint))
-        options |= own_options
+        options |= own_options | ({"json": Json} if answers else {})
         every = TypedDict("every", options, total=False)  # type: ignore[misc]
 
         @functools.wraps(function)
-        def call(**values: Any) -> object:
+        def call(**values: Any) -> None:
             chosen = {name: value for name, value in values.items() if name in options}
             values.pop("help_all", None)
-            return function(**(values | checked(every, chosen)))
+            values |= checked(every, chosen)
+            as_json = answers and values["json"]
+            if answers and "json" not in hints:
+                values.pop("json")
+            with ExitStack() as stack:
+                if Store in hints.values():
+                    values["store"] = stack.enter_context(Store.open(values.pop("runs_dir"), create=False))
+                answer = function(**values)
+                if isinstance(answer, Answer):
+                    answer.print(as_json)
 
         parameters = [*arguments, *(_parameter(name, hint) for name, hint in options.items())]
         parameters += [] if is_callback else [_SHOW_ALL]

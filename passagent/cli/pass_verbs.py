@@ -18,11 +18,12 @@ from passagent.cli.run_verbs import Task
 from passagent.errors import PassagentError, UsageError
 from passagent.option_groups import Option
 from passagent.options import Device, EvalOptions, Json, OwnLibrary, config_of, settings_of
-from passagent.view.text import by_column, number, print_answer, table
+from passagent.view.text import Answer, by_column, number, table
 
 if TYPE_CHECKING:
     from passagent.config import Config
     from passagent.evaluator.candidate import Candidate
+    from passagent.evaluator.result import Evaluation
     from passagent.evaluator.service.known import Known
     from passagent.models.types import Model
     from passagent.plan.messages import Recorded, Refusal
@@ -43,7 +44,7 @@ SHOWN_DIGITS = 12
 
 
 @command(commands, "eval")
-def evaluate(task: Task, json: Json, **options: Unpack[EvalOptions]) -> None:
+def evaluate(task: Task, **options: Unpack[EvalOptions]) -> Answer:
     """Judge a pass directory on TASK. Is it correct, and how fast?
 
     A pass that was measured before on this machine is answered from the store. Exit code 1 if it is not ok.
@@ -60,8 +61,7 @@ def evaluate(task: Task, json: Json, **options: Unpack[EvalOptions]) -> None:
     if options["reward"] is not None:
         if options["fresh"] or options["validator"] is not None:
             raise UsageError("--reward takes neither --fresh nor --validator")
-        _reward(task, options, settings, json)
-        return
+        return _reward(task, options, settings)
     loaded = load_task(task)
     config = load_config(options["config"], settings)
     candidate = Candidate.from_dir(options["pass_dir"] or loaded.path / "pass_dir")
@@ -76,13 +76,16 @@ def evaluate(task: Task, json: Json, **options: Unpack[EvalOptions]) -> None:
         lines.append(opinion_line(evaluation.validator))
     if result.from_store:
         lines.append(f"measured {result.measured_at}, from the store; --fresh measures again")
-    print_answer(json, data, lambda: "\n".join(lines))
-    if evaluation.status != "ok":
-        raise PassagentError(f"{evaluation.task}: the pass is judged {evaluation.status}, not ok")
+    return Answer(data, "\n".join(lines), _problem(evaluation))
 
 
-def _reward(task_path: str, options: EvalOptions, settings: dict[str, Any], as_json: bool) -> None:
-    """Judge a pass_dir as PassEnv does, write its reward and print it. Raises PassagentError."""
+def _problem(evaluation: Evaluation) -> str:
+    is_ok = evaluation.status == "ok"
+    return "" if is_ok else f"{evaluation.task}: the pass is judged {evaluation.status}, not ok"
+
+
+def _reward(task_path: str, options: EvalOptions, settings: dict[str, Any]) -> Answer:
+    """Judge a pass_dir as PassEnv does and write its reward. Raises PassagentError."""
     from passagent.data.rl.reward import write_reward
 
     place = Path(str(options["reward"]))
@@ -90,11 +93,11 @@ def _reward(task_path: str, options: EvalOptions, settings: dict[str, Any], as_j
     status, score = (None, None) if isinstance(outcome, str) else (outcome.status, outcome.as_score)
     why = outcome if isinstance(outcome, str) else f"{status}, AS {number(score, 4)}"
     data = {"reward": value, "status": status, "as_score": score}
-    print_answer(as_json, data, lambda: f"reward {value}: {why}")
+    return Answer(data, f"reward {value}: {why}")
 
 
 @command(commands)
-def profile(pass_dir: PassDir, task: Task, json: Json, **options: Unpack[ProfileOptions]) -> None:
+def profile(pass_dir: PassDir, task: Task, **options: Unpack[ProfileOptions]) -> Answer:
     """Say what limits a pass on TASK. Speed of light, compilers' figures, a trace; --deep: GPU counters."""
     from passagent.evaluator.candidate import Candidate
     from passagent.evaluator.fleet.opening import LOCAL
@@ -109,9 +112,7 @@ def profile(pass_dir: PassDir, task: Task, json: Json, **options: Unpack[Profile
     with Store.open(options["runs_dir"]) as store:
         evaluation = asyncio.run(_evaluate(store, loaded, candidate, config, None, False)).evaluation
     profiled = profile_evaluated(loaded, candidate, evaluation, config.evaluator.device, options["deep"])
-    print(profiled.as_json() if json else profiled.report())
-    if evaluation.status != "ok":
-        raise PassagentError(f"{evaluation.task}: the pass is judged {evaluation.status}, not ok")
+    return Answer(profiled.as_json(), profiled.report(), _problem(evaluation))
 
 
 async def _evaluate(
@@ -200,7 +201,7 @@ def _pattern_line(candidate: Candidate, file: str) -> int:
 
 
 @command(library_app, "list")
-def library_list(library: OwnLibrary, json: Json) -> None:
+def library_list(library: OwnLibrary) -> Answer:
     """List the passes that are kept, the fastest first."""
     from passagent.store.pass_library import PassLibrary
 
@@ -215,15 +216,14 @@ def library_list(library: OwnLibrary, json: Json) -> None:
         "status": lambda of: of.status + (f", verified {of.verified_at[:10]}" if of.verified_at else ""),
     }
     data = {"library": str(stored.path), "passes": [record.data() for record in passes]}
-    print_answer(json, data, lambda: table(*by_column(passes, columns)))
+    return Answer(data, table(*by_column(passes, columns)))
 
 
 @command(library_app, "show")
 def library_show(
     word: Annotated[str, argument("HASH", "The beginning of a region's hash, as list shows it.")],
     library: OwnLibrary,
-    json: Json,
-) -> None:
+) -> Answer:
     """Show a pass: where it comes from, how it was measured, its text."""
     from passagent.store.pass_library import PassLibrary
 
@@ -232,7 +232,7 @@ def library_show(
     data = record.data()
     lines = [f"{f'{key}:':<13}{value}" for key, value in data.items() if key != "files" and value is not None]
     lines += [f"\n--- {name}\n{text.rstrip()}" for name, text in record.sources.items()]
-    print_answer(json, data, lambda: "\n".join(lines))
+    return Answer(data, "\n".join(lines))
 
 
 @command(library_app, "verify")

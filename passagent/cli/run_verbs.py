@@ -19,10 +19,10 @@ from passagent.errors import UsageError
 from passagent.option_groups import Option
 from passagent.options import ForkOptions, Json, Natural, ResumeOptions, RunOptions, RunsDir
 from passagent.sandbox.faults import os_fault
-from passagent.view.text import by_column, clock, number, print_answer, table
+from passagent.store import Store
+from passagent.view.text import Answer, by_column, clock, number, table
 
 if TYPE_CHECKING:
-    from passagent.store import Store
     from passagent.store.runs import Run as RunRecord
 
 commands = typer.Typer()
@@ -82,27 +82,25 @@ def fork(
 def stop(
     run: Run,
     after_episodes: Annotated[bool, Option("Finish the episodes under way first.")],
-    runs_dir: RunsDir,
-    json: Json,
-) -> None:
+    store: Store,
+) -> Answer:
     """Stop a live RUN, as Ctrl-C does. Model calls under way are finished and stored."""
-    from passagent.store import Store, runs, sessions
+    from passagent.store import runs, sessions
 
-    with Store.open(runs_dir, create=False) as store:
-        before = runs.find_run(store, run)
-        driver = sessions.ask_to_stop(store, before, after_episodes)
-        wanted, go_on = runs.get_run(store, before.id).wanted, sessions.resume_command(store, before.id)
+    before = runs.find_run(store, run)
+    driver = sessions.ask_to_stop(store, before, after_episodes)
+    wanted, go_on = runs.get_run(store, before.id).wanted, sessions.resume_command(store, before.id)
     finished = "model calls under way are finished and stored, evaluations only if they end in time"
     finished = "the episodes under way are finished first" if after_episodes else finished
     process = driver._asdict() if driver else None
     data = {"run": before.id, "wanted": wanted, "was": before.wanted, "process": process}
-    print_answer(json, data, lambda: f"run {before.id}: asked to stop; {finished}; go on with {go_on}")
+    return Answer(data, f"run {before.id}: asked to stop; {finished}; go on with {go_on}")
 
 
 @command(runs_app, is_callback=True)
-def list_runs(context: typer.Context, runs_dir: RunsDir, json: Json) -> None:
+def list_runs(context: typer.Context, runs_dir: RunsDir) -> Answer | None:
     """List the runs, newest first. `passagent runs rm RUN...` removes some."""
-    from passagent.store import Store, runs
+    from passagent.store import runs
     from passagent.view.run_summary import run_row
 
     if context.invoked_subcommand is not None:
@@ -110,7 +108,7 @@ def list_runs(context: typer.Context, runs_dir: RunsDir, json: Json) -> None:
         if any(source is not None and source.name == "COMMANDLINE" for source in sources):
             command = f"passagent runs {context.invoked_subcommand}"
             raise UsageError(f"write options after the command: {command} ...")
-        return
+        return None
     with Store.open(runs_dir, create=False) as store:
         listed = [run_row(store, run) for run in runs.list_runs(store)]
     columns = {
@@ -126,7 +124,7 @@ def list_runs(context: typer.Context, runs_dir: RunsDir, json: Json) -> None:
         ">time": lambda run: clock(run["elapsed_s"]),
     }
     drop = ["device", "begun (UTC)", "time", "model", "seed"]
-    print_answer(json, {"runs": listed}, lambda: table(*by_column(listed, columns), indent="", drop=drop))
+    return Answer({"runs": listed}, table(*by_column(listed, columns), indent="", drop=drop))
 
 
 def _seed_text(run: dict[str, Any]) -> str:
@@ -138,36 +136,33 @@ def _seed_text(run: dict[str, Any]) -> str:
 def runs_rm(
     names: Annotated[list[str], argument("RUN...", "Ids of runs, unique prefixes, or 'last'.")],
     yes: Annotated[bool, Option("Do not ask.", flags=("--yes", "-y"))],
-    runs_dir: RunsDir,
-    json: Json,
-) -> None:
+    store: Store,
+) -> Answer | None:
     """Remove runs at rest, with all that is theirs alone."""
-    from passagent.store import Store, runs, sessions
+    from passagent.store import runs, sessions
 
-    with Store.open(runs_dir, create=False) as store:
-        chosen = list({run.id: run for run in (runs.find_run(store, name) for name in names)}.values())
+    chosen = list({run.id: run for run in (runs.find_run(store, name) for name in names)}.values())
+    for run in chosen:
+        if sessions.is_driven(store, run.id):
+            raise sessions.driven(store, run.id)
+    if not yes and not _agrees([f"{run.id} ({run.task}, begun {run.created_at[:16]})" for run in chosen]):
+        return None
+    runs.for_removal(store)
+    removed = {}
+    with store.transaction():
         for run in chosen:
             if sessions.is_driven(store, run.id):
-                raise sessions.driven(store, run.id)
-        if not yes and not _agrees([f"{run.id} ({run.task}, begun {run.created_at[:16]})" for run in chosen]):
-            return
-        runs.for_removal(store)
-        removed = {}
-        with store.transaction():
-            for run in chosen:
-                if sessions.is_driven(store, run.id):
-                    raise UsageError(f"run {run.id} was taken up meanwhile; nothing was removed")
-                removed[run.id] = runs.remove_run(store, run.id)
-        for run in chosen:
-            shutil.rmtree(store.runs_dir / run.id, ignore_errors=True)
-        lines = []
-        for name, counts in removed.items():
-            hints = ", {hints} hints distilled from it".format(**counts) if counts["hints"] else ""
-            rows = "{nodes} nodes, {evaluations} evaluations, {messages} messages".format(**counts)
-            lines.append(f"removed run {name}: {rows}{hints}")
-        lines.append(f"passagent gc{sessions.runs_dir_flag(store)} frees the space")
-    data = {"removed": removed}
-    print_answer(json, data, lambda: "\n".join(lines))
+                raise UsageError(f"run {run.id} was taken up meanwhile; nothing was removed")
+            removed[run.id] = runs.remove_run(store, run.id)
+    for run in chosen:
+        shutil.rmtree(store.runs_dir / run.id, ignore_errors=True)
+    lines = []
+    for name, counts in removed.items():
+        hints = ", {hints} hints distilled from it".format(**counts) if counts["hints"] else ""
+        rows = "{nodes} nodes, {evaluations} evaluations, {messages} messages".format(**counts)
+        lines.append(f"removed run {name}: {rows}{hints}")
+    lines.append(f"passagent gc{sessions.runs_dir_flag(store)} frees the space")
+    return Answer({"removed": removed}, "\n".join(lines))
 
 
 def _agrees(descriptions: list[str]) -> bool:
@@ -188,22 +183,21 @@ def status(
     lines: Annotated[
         Natural, Option("With --follow: past events to begin with.", flags=("--lines", "-n"), default=20)
     ],
-    runs_dir: RunsDir,
+    store: Store,
     json: Json,
-) -> None:
+) -> Answer | None:
     """Show the state of RUN. Processes, budgets, pace, best so far; with -f, its events as they happen."""
-    from passagent.store import Store, runs, sessions
+    from passagent.store import runs, sessions
     from passagent.view.run_summary import status_data, status_text
 
-    with Store.open(runs_dir, create=False) as store:
-        if follow:
-            _follow(store, runs.find_run(store, run or "last"), lines, json)
-            return
-        live = [record for record in runs.list_runs(store) if sessions.is_driven(store, record.id)]
-        listed = [runs.find_run(store, run or "last")] if run is not None or not live else live
-        data = [status_data(store, record) for record in listed]
-        one_or_all = data[0] if run is not None else {"runs": data}
-        print_answer(json, one_or_all, lambda: "\n\n".join(status_text(store, of) for of in data))
+    if follow:
+        _follow(store, runs.find_run(store, run or "last"), lines, json)
+        return None
+    live = [record for record in runs.list_runs(store) if sessions.is_driven(store, record.id)]
+    listed = [runs.find_run(store, run or "last")] if run is not None or not live else live
+    data = [status_data(store, record) for record in listed]
+    one_or_all = data[0] if run is not None else {"runs": data}
+    return Answer(one_or_all, "\n\n".join(status_text(store, of) for of in data))
 
 
 def _follow(store: Store, run: RunRecord, count: int, as_json: bool) -> None:
@@ -245,30 +239,25 @@ class Leftover(NamedTuple):
 
 
 @command(commands)
-def gc(
-    dry_run: Annotated[bool, Option("Say what would go, remove nothing.")], runs_dir: RunsDir, json: Json
-) -> None:
+def gc(dry_run: Annotated[bool, Option("Say what would go, remove nothing.")], store: Store) -> Answer:
     """Remove what nothing needs. Old directories, files of dead evaluators, old kernels."""
     from passagent.evaluator.reference.leftovers import dead_scratch, unused_builds
-    from passagent.store import Store, runs, sessions
+    from passagent.store import runs, sessions
 
-    with Store.open(runs_dir, create=False) as store:
-        live, reason = [run.id for run in runs.list_runs(store) if sessions.is_driven(store, run.id)], ""
-        removed = _clear(_directories_of_removed_runs(store), dry_run)
-        removed += _clear((Leftover("scratch", path, size_of(path)) for path in dead_scratch()), dry_run)
-        removed += _clear(
-            (Leftover("built kernel", path, size_of(path)) for path in unused_builds()), dry_run
-        )
-        free = store.rows(
-            "SELECT freelist_count * page_size AS size FROM pragma_freelist_count, pragma_page_size"
-        )
-        pages = free[0]["size"]
-        if pages and live:
-            reason = f"the space in passagent.db is kept while a run is live: {', '.join(live)}"
-        elif pages:
-            removed.append(Leftover("space in passagent.db", store.runs_dir, pages))
-            if not dry_run:
-                store.execute("VACUUM", {})
+    live, reason = [run.id for run in runs.list_runs(store) if sessions.is_driven(store, run.id)], ""
+    removed = _clear(_directories_of_removed_runs(store), dry_run)
+    removed += _clear((Leftover("scratch", path, size_of(path)) for path in dead_scratch()), dry_run)
+    removed += _clear((Leftover("built kernel", path, size_of(path)) for path in unused_builds()), dry_run)
+    free = store.rows(
+        "SELECT freelist_count * page_size AS size FROM pragma_freelist_count, pragma_page_size"
+    )
+    pages = free[0]["size"]
+    if pages and live:
+        reason = f"the space in passagent.db is kept while a run is live: {', '.join(live)}"
+    elif pages:
+        removed.append(Leftover("space in passagent.db", store.runs_dir, pages))
+        if not dry_run:
+            store.execute("VACUUM", {})
     total = sum(leftover.size for leftover in removed)
     rows = []
     for kind in sorted({leftover.kind for leftover in removed}):
@@ -278,7 +267,7 @@ def gc(
     lines.append(f"{'would free' if dry_run else 'freed'} {_size(total)}{f'; {reason}' if reason else ''}")
     listed = [{"kind": of.kind, "path": str(of.path), "bytes": of.size} for of in removed]
     data = {"dry_run": dry_run, "bytes": total, "kept": reason or None, "found": listed}
-    print_answer(json, data, lambda: "\n".join(lines))
+    return Answer(data, "\n".join(lines))
 
 
 def _size(size: int) -> str:

@@ -20,7 +20,7 @@ from passagent.cli.groups import McpOptions, ModelsOptions, WorkerOptions
 from passagent.cli.parameters import argument, command
 from passagent.errors import InfrastructureError, PassagentError, UsageError
 from passagent.options import Json, config_of
-from passagent.view.text import by_column, print_answer, table
+from passagent.view.text import Answer, by_column, table
 
 if TYPE_CHECKING:
     from passagent.config import Config, ModelConfig
@@ -155,7 +155,7 @@ def mcp(**options: Unpack[McpOptions]) -> None:
 
 
 @command(commands)
-def models(json: Json, **options: Unpack[ModelsOptions]) -> None:
+def models(**options: Unpack[ModelsOptions]) -> Answer:
     """List models with their addresses, keys and prices. Exit code 1 if one fails --check."""
     from passagent.models.prices import prices_of, read_prices
     from passagent.models.probe import distinct_models
@@ -168,11 +168,11 @@ def models(json: Json, **options: Unpack[ModelsOptions]) -> None:
         checks[model.name] = asyncio.run(checked(model, price))
     rows = [row | ({"check": checks[row["model"]]} if check else {}) for row in listed]
     data = {"prices_of": read_prices()[0], "models": rows}
-    print_answer(json, data, lambda: _text(listed) + (_check_text([*checks.values()]) if check else ""))
-    failed = [result for result in checks.values() if not result["ok"]]
-    if failed:
+    text, problem = _text(listed) + (_check_text([*checks.values()]) if check else ""), ""
+    if failed := [result for result in checks.values() if not result["ok"]]:
         first = f"{failed[0]['model']}: {failed[0]['error']}"
-        raise PassagentError(f"{len(failed)} of {len(checks)} models failed the check: {first}")
+        problem = f"{len(failed)} of {len(checks)} models failed the check: {first}"
+    return Answer(data, text, problem)
 
 
 def configured(config: Config) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from passagent.cli.parameters import argument, command
 from passagent.errors import MachineFault, PassagentError, TaskError, UsageError
 from passagent.option_groups import Option
 from passagent.options import Against, Device, Json, SettingsOptions, Share
-from passagent.view.text import by_column, counted, print_answer, table
+from passagent.view.text import Answer, by_column, counted, table
 
 if TYPE_CHECKING:
     from passagent.tasks.suites.problems import Row
@@ -32,7 +32,7 @@ commands.add_typer(tasks_app, name="tasks")
 
 
 @command(tasks_app, "list")
-def tasks_list(json: Json) -> None:
+def tasks_list() -> Answer:
     """List the example tasks. example:NAME works wherever a command takes a task."""
     from passagent.tasks import load_task
     from passagent.tasks.reader import PREFIX, examples
@@ -48,7 +48,7 @@ def tasks_list(json: Json) -> None:
         "operators": lambda row: ", ".join(row["operators"]),
     }
     text = f"{table(*by_column(data, columns), indent='')}\nrun one with: passagent run {PREFIX}NAME"
-    print_answer(json, {"tasks": data}, lambda: text)
+    return Answer({"tasks": data}, text)
 
 
 @command(tasks_app, "check")
@@ -69,7 +69,7 @@ def tasks_check(
     if against and coverage:
         raise UsageError("--against and --coverage exclude each other")
     if against:
-        _check_leaks(tasks, list(against), json)
+        _check_leaks(tasks, list(against)).print(json)
     elif coverage:
         _check_coverage(tasks, (device or "cpu").partition(":")[0], json)
     else:
@@ -124,18 +124,16 @@ def _check_beside(root: Path, device: str) -> list[dict[str, Any]]:
     return checked
 
 
-def _check_leaks(words: list[str], against: list[str], as_json: bool) -> None:
-    """Print which tasks share an operator sequence or a subgraph with one of `against`.
+def _check_leaks(words: list[str], against: list[str]) -> Answer:
+    """Return which tasks share an operator sequence or a subgraph with one of `against`.
 
-    Raises PassagentError if any does, UsageError, and TaskError for one that cannot be read.
+    Raises UsageError, and TaskError for one that cannot be read.
     """
     from passagent.data.pipeline.inspection import leaks
 
     shared = leaks(words, against)
-    data = {"ok": not shared, "shared": shared}
-    print_answer(as_json, data, lambda: "\n".join(shared) or "nothing is shared")
-    if shared:
-        raise PassagentError(f"{counted(len(shared), 'task')} in {', '.join(against)}: {shared[0]}")
+    problem = f"{counted(len(shared), 'task')} in {', '.join(against)}: {shared[0]}" if shared else ""
+    return Answer({"ok": not shared, "shared": shared}, "\n".join(shared) or "nothing is shared", problem)
 
 
 def _check_coverage(words: list[str], target: str, as_json: bool) -> None:
@@ -186,9 +184,8 @@ def tasks_import(
         str,
         argument("PATH", "The suite's directory or file; of opinfo operators, such as add,softmax, or all."),
     ],
-    json: Json,
     **options: Unpack[ImportOptions],
-) -> None:
+) -> Answer:
     """Make tasks of another suite's problems. Their code runs shut in, each in a process of its own."""
     from passagent.evaluator.hardware.devices import first_device
     from passagent.tasks.suites.import_problems import import_problems
@@ -216,10 +213,10 @@ def tasks_import(
     refused = [row for row in rows if row.reason is not None]
     data = {"path": out, "problems": [row.model_dump() for row in rows]}
     text = f"{_import_table(rows)}\nwrote {sum(len(row.tasks) for row in rows)} tasks below {out}"
-    print_answer(json, data, lambda: text)
+    share, problem = f"{len(refused)} of {len(rows)} problems became no task", ""
     if len(refused) > options["most_refused"] * len(rows):
-        share = f"{len(refused)} of {len(rows)} problems became no task"
-        raise PassagentError(f"{share}, such as {refused[0].name}: {refused[0].message}")
+        problem = f"{share}, such as {refused[0].name}: {refused[0].message}"
+    return Answer(data, text, problem)
 
 
 def _import_table(rows: list[Row]) -> str:
@@ -241,9 +238,8 @@ def _import_table(rows: list[Row]) -> str:
 def tasks_build(
     samples: Annotated[list[str], argument("SAMPLES...", "Directories of full graphs in GraphNet's layout.")],
     most_refused: Annotated[Share, Option("Exit with 1 if a larger share is refused.", default=0.03)],
-    json: Json,
     **options: Unpack[BuildOptions],
-) -> None:
+) -> Answer:
     """Make tasks of SAMPLES, for training and for evaluation. The same command again goes on.
 
     The models in SAMPLES are executed, shut in. Exit code 1 if too many samples are refused.
@@ -254,10 +250,9 @@ def tasks_build(
     record = build(samples, options, lambda line: print(line, file=sys.stderr))
     counts = ", ".join(f"{count} {name}" for name, count in record["tasks"].items())
     text = f"{funnel_text(record['funnel'])}\nwrote {counts} to {out}"
-    print_answer(json, {"out": out, **record}, lambda: text)
-    first = record["funnel"][0]
-    if first["in"] - first["out"] > most_refused * first["in"]:
-        raise PassagentError(f"{out}: {first['in'] - first['out']} of {first['in']} samples are refused")
+    count, total = record["funnel"][0]["in"] - record["funnel"][0]["out"], record["funnel"][0]["in"]
+    problem = f"{out}: {count} of {total} samples are refused" if count > most_refused * total else ""
+    return Answer({"out": out, **record}, text, problem)
 
 
 def funnel_text(steps: list[dict[str, Any]]) -> str:
@@ -283,9 +278,8 @@ def tasks_export(
             "Install this wheel of passagent in the images.", metavar="FILE", shown="the released version"
         ),
     ],
-    json: Json,
     **options: Unpack[SettingsOptions],
-) -> None:
+) -> Answer:
     """Write tasks as environments of Harbor. Each has an instruction, an image and a test."""
     from passagent.config import load_config
     from passagent.data.rl.harbor import Export
@@ -297,4 +291,4 @@ def tasks_export(
     pairs = [f"{key}={json_text.dumps(value)}" for key, value in settings.items()]
     form = Export(config, pairs, Path(wheel) if wheel else None)
     written = [str(path) for path in write_tasks(find_tasks(tasks), Path(harbor), form)]
-    print_answer(json, {"format": "harbor", "tasks": written}, lambda: "\n".join(written))
+    return Answer({"format": "harbor", "tasks": written}, "\n".join(written))
