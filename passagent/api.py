@@ -37,8 +37,7 @@ from passagent.options import (
 )
 from passagent.search.thread import LoopThread, Search, Stoppable, finished, finished_async
 from passagent.tasks import Task, load_task
-from passagent.view.handles import Bench, Collection, Node, Nodes, Plan, Result, Run
-from passagent.view.warm_evaluator import Evaluator
+from passagent.view.handles import Bench, Collection, Evaluator, Node, Nodes, Plan, Result, Run
 
 if TYPE_CHECKING:
     from passagent.data.export.writing import Summary

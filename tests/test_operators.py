@@ -21,7 +21,7 @@ from passagent.cli import running
 from passagent.events import KINDS
 from passagent.search import finalists
 from passagent.store import Store, evaluations, nodes, runs, sessions
-from passagent.view.event_lines import event_text
+from passagent.view.progress import event_text
 from passagent.view.tree import tree_text
 
 

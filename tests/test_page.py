@@ -31,7 +31,7 @@ from passagent.view import charts, tree
 from passagent.view.charts import Made
 from passagent.view.page.app import create_app, serve
 from passagent.view.page.guard import Access
-from passagent.view.page.one_file import one_file
+from passagent.view.page.report_files import one_file
 
 ORIGIN = "http://127.0.0.1:8640"
 

@@ -271,8 +271,7 @@ def report(
     With --pictures, draw it as SVG files, too."""
     from passagent.sandbox.cache import write_whole
     from passagent.store import runs
-    from passagent.view.page.one_file import one_file
-    from passagent.view.pictures import draw_run
+    from passagent.view.page.report_files import draw_run, one_file
 
     if html is None and pictures is None:
         raise UsageError("report needs --html FILE or --pictures DIR; see passagent report --help")

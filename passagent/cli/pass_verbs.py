@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from passagent.store import Store
     from passagent.store.pass_library import KeptPass
     from passagent.tasks import Task as TaskRecord
-    from passagent.view.warm_evaluator import Evaluator
+    from passagent.view.handles import Evaluator
 
 commands = typer.Typer()
 library_app = typer.Typer(
@@ -251,7 +251,7 @@ def library_verify(
 
     from passagent.evaluator.hardware.devices import find_devices
     from passagent.store.pass_library import PassLibrary
-    from passagent.view.warm_evaluator import Evaluator
+    from passagent.view.handles import Evaluator
 
     name, torch = find_devices(device or "cpu")[0].model, version("torch")
     results: list[dict[str, str]] = []

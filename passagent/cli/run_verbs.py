@@ -203,7 +203,7 @@ def status(
 def _follow(store: Store, run: RunRecord, count: int, as_json: bool) -> None:
     """Print a run's last `count` events, then those to come, until no process works on it."""
     from passagent.store import runs, sessions, timeline
-    from passagent.view.event_lines import event_text
+    from passagent.view.progress import event_text
     from passagent.view.run_summary import shown_state
 
     roles = {island.island: island.role for island in runs.islands(store, run.id)}

@@ -17,8 +17,7 @@ from passagent.data.bench.summary import METRICS, Estimate, Summary
 from passagent.events import Event, OnEvent
 from passagent.store import Store, runs
 from passagent.store.runs import Run
-from passagent.view.event_lines import PROGRESS, event_line
-from passagent.view.progress import Screen
+from passagent.view.progress import PROGRESS, Screen, event_line
 from passagent.view.text import TableData, by_column, clock, number, table
 
 HEADERS = {
