@@ -175,9 +175,13 @@ class Command(TyperCommand):
             elif option is None:
                 rows.append(record)
             elif not (is_short and option.is_rare):
-                rows.append(
-                    (record[0].partition("  [")[0], _help_of(option, self._options[str(parameter.name)]))
-                )
+                hint = self._options[str(parameter.name)]
+                is_list = any(get_origin(part) is list for part in parts_of(hint))
+                more = ["repeatable"] * is_list + ["required"] * is_required(hint)
+                default = "" if option.default in (None, False, True) else str(option.default)
+                more += [f"default: {option.shown or default}"] if option.shown or default else []
+                help = option.help + (f"  [{'; '.join(more)}]" if more else "")
+                rows.append((record[0].partition("  [")[0], help))
         if is_short:
             rows.append(
                 ("--help-all", f"Show the other {sum(other.is_rare for other in options.values())}, too.")
@@ -229,12 +233,3 @@ def _docstrings(owner: type) -> dict[str, str]:
 @functools.cache
 def _parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
-
-
-def _help_of(option: Option, hint: Any) -> str:
-    """An option's sentence, whether it may be repeated, and its default."""
-    more = ["repeatable"] if any(get_origin(part) is list for part in parts_of(hint)) else []
-    more += ["required"] if is_required(hint) else []
-    default_text = option.shown or ("" if option.default in (None, False, True) else str(option.default))
-    more += [f"default: {default_text}"] if default_text else []
-    return option.help + (f"  [{'; '.join(more)}]" if more else "")

@@ -179,7 +179,11 @@ def _check_matches(candidate: Candidate, answer: Recorded) -> None:
     for failure in recording.passes:
         if not failure.plans and not answer.failed:
             reason = next((m.words for m in answer.missed if m.name == failure.name), "no reason was given")
-            place = f"{failure.file}:{_pattern_line(candidate, failure.file)}"
+            nodes = ast.parse(candidate.files[failure.file]).body
+            functions = (node for node in nodes if isinstance(node, ast.FunctionDef))
+            # 1 where the file imports it
+            line = next((function.lineno for function in functions if function.name == "pattern"), 1)
+            place = f"{failure.file}:{line}"
             problems.append(f"{place}: matches nothing: {reason}")
     if not problems:
         bare = [subgraph.name for subgraph in recording.subgraphs if not subgraph.calls]
@@ -190,14 +194,6 @@ def _check_matches(candidate: Candidate, answer: Recorded) -> None:
 
 def _place(refusal: Refusal) -> str:
     return f"{refusal.file}:{refusal.line}: " if refusal.file else ""
-
-
-def _pattern_line(candidate: Candidate, file: str) -> int:
-    """Where the file defines `pattern`; 1 where it imports it."""
-    for node in ast.parse(candidate.files[file]).body:
-        if isinstance(node, ast.FunctionDef) and node.name == "pattern":
-            return node.lineno
-    return 1
 
 
 @command(library_app, "list")

@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 from urllib.parse import urlsplit
 
@@ -25,7 +26,6 @@ from passagent.view.text import Answer, by_column, table
 if TYPE_CHECKING:
     from passagent.config import Config, ModelConfig
     from passagent.models.prices import Price
-    from passagent.models.types import Reply
 
 commands = typer.Typer()
 STDIN = "-"
@@ -215,7 +215,7 @@ async def checked(config: ModelConfig, price: Price | None) -> dict[str, Any]:
     `tools`: it called the tool with the right argument. `streaming`: the reply came as a stream. `caching`:
     the server reports a prompt cache.
     """
-    from passagent.models.probe import ask
+    from passagent.models.probe import PING, ask
 
     started, error = time.monotonic(), None
     http, reply, is_asked = None, None, True
@@ -226,7 +226,10 @@ async def checked(config: ModelConfig, price: Price | None) -> dict[str, Any]:
             is_asked = False
     except PassagentError as failure:
         error = str(failure).removeprefix(f"{config.name} at ")
-    called = not is_asked or _called(reply)
+    called = not is_asked
+    with suppress(ValueError, KeyError, TypeError):  # in what it answered
+        for call in reply.message["tool_calls"] if reply else []:
+            called |= call["name"] == PING.name and bool(json_text.loads(call["arguments"])["word"])
     if error is None and not called:
         error = "it answered without calling the tool as asked"
     usage = reply.usage if reply else None
@@ -244,17 +247,6 @@ async def checked(config: ModelConfig, price: Price | None) -> dict[str, Any]:
     }
 
 
-def _called(reply: Reply | None) -> bool:
-    """Return whether the reply is the tool call that was asked for."""
-    from passagent.models.probe import PING
-
-    calls = reply.message["tool_calls"] if reply else []
-    try:
-        return any(c["name"] == PING.name and json_text.loads(c["arguments"])["word"] for c in calls)
-    except (ValueError, KeyError, TypeError):
-        return False
-
-
 def _text(listed: list[dict[str, Any]]) -> str:
     from passagent.models.prices import read_prices
 
@@ -264,14 +256,12 @@ def _text(listed: list[dict[str, Any]]) -> str:
         ">weight": lambda row: "" if row["weight"] is None else f"{row['weight']:g}",
         "address": lambda row: row["base_url"] or ("the provider's own" if row["key"] else "none"),
         "key": lambda row: row["key"] or "no key needed",
-        "USD per million in / out": lambda row: _price_text(row["price"]),
+        "USD per million in / out": lambda row: (
+            "{input:g} / {output:g}".format(**row["price"]) if row["price"] else "unknown"
+        ),
     }
     models_table = table(*by_column(listed, columns), indent="", drop=["weight", "address"])
     return models_table + f"\nprices of {read_prices()[0]}; configs/prices.yaml, --price"
-
-
-def _price_text(price: dict[str, Any] | None) -> str:
-    return f"{price['input']:g} / {price['output']:g}" if price else "unknown"
 
 
 def _check_text(checks: list[dict[str, Any]]) -> str:

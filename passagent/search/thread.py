@@ -42,15 +42,15 @@ class LoopThread:
 
     def close(self) -> None:
         """End loop and thread, after what is being cancelled has cleaned up."""
-        self.run(_all_else_done())
+
+        async def all_else_done() -> None:
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            await asyncio.gather(*others, return_exceptions=True)
+
+        self.run(all_else_done())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-
-
-async def _all_else_done() -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    await asyncio.gather(*others, return_exceptions=True)
 
 
 class Stoppable(Protocol):

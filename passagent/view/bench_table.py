@@ -57,6 +57,9 @@ def bench_table(summaries: Sequence[Summary]) -> TableData:
 def suite_text(lines: Sequence[Line]) -> str:
     """A line for each compiler, base and level; the means' 95% intervals in brackets."""
 
+    def share_faster(line: Line, p: float) -> str:
+        return _shown(Estimate(line.fast[p].value), 100, 1)
+
     def of_eager(line: Line, estimate: Estimate, scale: float, digits: int) -> str:
         return _shown(estimate, scale, digits) if line.base == "eager" else ""
 
@@ -65,17 +68,13 @@ def suite_text(lines: Sequence[Line]) -> str:
         "against": lambda line: line.base,
         "level": lambda line: line.level,
         ">problems": lambda line: str(line.problems),
-        **{f">fast_{p:g} (%)": partial(_share_faster, p=p) for p in LEVELS_P},
+        **{f">fast_{p:g} (%)": partial(share_faster, p=p) for p in LEVELS_P},
         ">G-mean": lambda line: _shown(line.gmean, 1, 3),
         ">AS": lambda line: of_eager(line, line.as_score, 1, 3),
         ">of bandwidth (%)": lambda line: of_eager(line, Estimate(line.light.value), 100, 1),
     }
     drop = ["of bandwidth (%)", "fast_0 (%)", "AS", "fast_2 (%)", "problems"]
     return table(*by_column(lines, columns), indent="", drop=drop)
-
-
-def _share_faster(line: Line, p: float) -> str:
-    return _shown(Estimate(line.fast[p].value), 100, 1)
 
 
 def suite_data(lines: Sequence[Line]) -> list[dict[str, Any]]:
@@ -117,7 +116,8 @@ def losses_text(losses: Losses) -> str:
 
 def cell(summary: Summary, metric: str) -> str:
     """A figure in the table's unit, its interval in brackets."""
-    return _figure(metric, getattr(summary, metric))
+    is_share = metric in ("fast_1", "sample_cr", "subgraph_cr")
+    return _shown(getattr(summary, metric), *((100, 1) if is_share else (1, 3)))
 
 
 def data(summaries: Sequence[Summary], rows: Sequence[Row]) -> dict[str, Any]:
@@ -140,11 +140,6 @@ def data(summaries: Sequence[Summary], rows: Sequence[Row]) -> dict[str, Any]:
             if row.evaluation is not None
         ],
     }
-
-
-def _figure(metric: str, estimate: Estimate) -> str:
-    is_share = metric in ("fast_1", "sample_cr", "subgraph_cr")
-    return _shown(estimate, 100, 1) if is_share else _shown(estimate, 1, 3)
 
 
 def _shown(estimate: Estimate, scale: float, digits: int) -> str:
