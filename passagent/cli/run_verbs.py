@@ -8,9 +8,9 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import typer
 
@@ -145,8 +145,13 @@ def runs_rm(
     for run in chosen:
         if sessions.is_driven(store, run.id):
             raise sessions.driven(store, run.id)
-    if not yes and not _agrees([f"{run.id} ({run.task}, begun {run.created_at[:16]})" for run in chosen]):
-        return None
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UsageError("passagent runs rm asks before it removes; without a terminal say --yes")
+        named = ", ".join(f"{run.id} ({run.task}, begun {run.created_at[:16]})" for run in chosen)
+        print(f"remove {named} for good? [y/N] ", end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            return None
     runs.for_removal(store)
     removed = {}
     with store.transaction():
@@ -163,14 +168,6 @@ def runs_rm(
         lines.append(f"removed run {name}: {rows}{hints}")
     lines.append(f"passagent gc{sessions.runs_dir_flag(store)} frees the space")
     return Answer({"removed": removed}, "\n".join(lines))
-
-
-def _agrees(descriptions: list[str]) -> bool:
-    """Return whether the person at the terminal agrees. Raises UsageError where there is no terminal."""
-    if not sys.stdin.isatty():
-        raise UsageError("passagent runs rm asks before it removes; without a terminal say --yes")
-    print(f"remove {', '.join(descriptions)} for good? [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 @command(commands)
@@ -229,44 +226,42 @@ _RUN = re.compile(r"[0-9a-f]{8}")
 _OF_A_RUN = {"run.log", "best", "best.new", "devices.json"}
 
 
-class Leftover(NamedTuple):
-    """A file or directory that can go."""
-
-    kind: str
-    path: Path
-    size: int
-    """Bytes."""
-
-
 @command(commands)
 def gc(dry_run: Annotated[bool, Option("Say what would go, remove nothing.")], store: Store) -> Answer:
     """Remove what nothing needs. Old directories, files of dead evaluators, old kernels."""
     from passagent.evaluator.reference.leftovers import dead_scratch, unused_builds
     from passagent.store import runs, sessions
 
+    kinds = {
+        "directory of a removed run": _directories_of_removed_runs(store),
+        "scratch": dead_scratch(),
+        "built kernel": unused_builds(),
+    }
+    found: list[dict[str, Any]] = [
+        {"kind": kind, "path": str(path), "bytes": size_of(path)}
+        for kind, paths in kinds.items()
+        for path in paths
+    ]
+    for leftover in () if dry_run else found:
+        _remove(Path(leftover["path"]))
     live, reason = [run.id for run in runs.list_runs(store) if sessions.is_driven(store, run.id)], ""
-    removed = _clear(_directories_of_removed_runs(store), dry_run)
-    removed += _clear((Leftover("scratch", path, size_of(path)) for path in dead_scratch()), dry_run)
-    removed += _clear((Leftover("built kernel", path, size_of(path)) for path in unused_builds()), dry_run)
-    free = store.rows(
+    [free] = store.rows(
         "SELECT freelist_count * page_size AS size FROM pragma_freelist_count, pragma_page_size"
     )
-    pages = free[0]["size"]
-    if pages and live:
+    if free["size"] and live:
         reason = f"the space in passagent.db is kept while a run is live: {', '.join(live)}"
-    elif pages:
-        removed.append(Leftover("space in passagent.db", store.runs_dir, pages))
+    elif free["size"]:
+        found.append({"kind": "space in passagent.db", "path": str(store.runs_dir), "bytes": free["size"]})
         if not dry_run:
             store.execute("VACUUM", {})
-    total = sum(leftover.size for leftover in removed)
-    rows = []
-    for kind in sorted({leftover.kind for leftover in removed}):
-        sizes = [leftover.size for leftover in removed if leftover.kind == kind]
-        rows.append([kind, str(len(sizes)), _size(sum(sizes))])
+    sizes: dict[str, list[int]] = {}
+    for leftover in found:
+        sizes.setdefault(leftover["kind"], []).append(leftover["bytes"])
+    total = sum(map(sum, sizes.values()))
+    rows = [[kind, str(len(of_kind)), _size(sum(of_kind))] for kind, of_kind in sorted(sizes.items())]
     lines = [table(["what", ">count", ">size"], rows, indent="")] if rows else []
     lines.append(f"{'would free' if dry_run else 'freed'} {_size(total)}{f'; {reason}' if reason else ''}")
-    listed = [{"kind": of.kind, "path": str(of.path), "bytes": of.size} for of in removed]
-    data = {"dry_run": dry_run, "bytes": total, "kept": reason or None, "found": listed}
+    data = {"dry_run": dry_run, "bytes": total, "kept": reason or None, "found": found}
     return Answer(data, "\n".join(lines))
 
 
@@ -275,31 +270,25 @@ def _size(size: int) -> str:
     return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
 
 
-def _clear(leftovers: Iterable[Leftover], dry_run: bool) -> list[Leftover]:
-    """Remove the leftovers unless `dry_run`, and return them; one that is gone already is no error.
-
-    Raises PassagentError.
-    """
-    removed = list(leftovers)
-    for leftover in () if dry_run else removed:
-        try:
-            if leftover.path.is_dir():
-                shutil.rmtree(leftover.path, ignore_errors=True)
-            else:
-                leftover.path.unlink(missing_ok=True)
-        except OSError as error:
-            raise os_fault(error, leftover.path) from error
-    return removed
+def _remove(path: Path) -> None:
+    """Remove a file or directory; one that is gone already is no error. Raises PassagentError."""
+    try:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise os_fault(error, path) from error
 
 
-def _directories_of_removed_runs(store: Store) -> Iterator[Leftover]:
+def _directories_of_removed_runs(store: Store) -> Iterator[Path]:
     """Directories of runs that the database does not know any more."""
     run_ids = {row["id"] for row in store.rows("SELECT id FROM runs")}
     for path in store.runs_dir.iterdir():
         if path.name not in run_ids and _RUN.fullmatch(path.name) and path.is_dir():
             names = {entry.name for entry in path.iterdir()}
             if names and names <= _OF_A_RUN:
-                yield Leftover("directory of a removed run", path, size_of(path))
+                yield path
 
 
 def size_of(path: Path) -> int:

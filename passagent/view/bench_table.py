@@ -28,17 +28,9 @@ HEADERS = {
     "as_score": "AS",
 }
 _GRAPH_FIELDS = {
-    "name",
-    "dtype",
-    "status",
-    "speedup",
-    "vs_reference",
-    "passes_from_t",
-    "eager_ms",
-    "compiled_ms",
-    "pace_ms",
-    "unstable",
-}
+    "name", "dtype", "status", "speedup", "vs_reference", "passes_from_t", "eager_ms", "compiled_ms",
+    "pace_ms", "unstable",
+}  # fmt: skip
 
 
 def bench_table(summaries: Sequence[Summary]) -> TableData:

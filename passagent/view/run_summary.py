@@ -24,16 +24,8 @@ from passagent.view.evaluation import graph_table
 from passagent.view.text import TableData, by_column, clock, interval, number, table, thousands
 
 _GRAPH_FIELDS = {
-    "name",
-    "dtype",
-    "status",
-    "speedup",
-    "eager_ms",
-    "compiled_ms",
-    "pace_ms",
-    "max_abs_diff",
-    "matches",
-}
+    "name", "dtype", "status", "speedup", "eager_ms", "compiled_ms", "pace_ms", "max_abs_diff", "matches",
+}  # fmt: skip
 
 
 def status_data(store: Store, run: Run, counting: bool = True) -> dict[str, Any]:
