@@ -20,7 +20,7 @@ from passagent.errors import PassagentError, UsageError
 from passagent.option_groups import Option
 from passagent.options import Json, OptimizeOptions, RunsDir
 from passagent.sandbox.cache import write_whole
-from passagent.sandbox.faults import os_fault
+from passagent.sandbox.faults import writing
 from passagent.view.text import Answer, by_column, clock, table
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ def best(run: Run, **options: Unpack[BestOptions]) -> Answer:
         files, recording = delivery.files, delivery.recording
         if form != "review" and recording is None:
             raise UsageError(f"run {record.id}: {delivery.notes[0]} --format {form} is made of plans")
-        try:
+        with writing(path, "--out"):
             if recording is not None and form == "kernelbench":
                 write_whole(path, suite_modules.kernelbench_module(task, recording, files))
             elif recording is not None and form == "flashinfer":
@@ -238,8 +238,6 @@ def best(run: Run, **options: Unpack[BestOptions]) -> Answer:
                 _clear(path)
                 path.mkdir(parents=True, exist_ok=True)
                 Candidate(files).write(path)
-        except OSError as error:
-            raise os_fault(error, path, "--out") from error
         since = found_since_text(store, record.id)
     data = {"run": record.id, "node": delivery.node, "path": str(path.absolute())}
     if form != "review":

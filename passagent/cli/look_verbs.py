@@ -15,7 +15,7 @@ from passagent.cli.run_verbs import Run
 from passagent.errors import UsageError
 from passagent.option_groups import Option
 from passagent.options import RunsDir
-from passagent.sandbox.faults import os_fault
+from passagent.sandbox.faults import writing
 from passagent.store import Store
 from passagent.view.text import Answer, console, interval, printable, table
 
@@ -280,10 +280,8 @@ def report(
         sizes, left_out = dict[str, int](), list[str]()
         if html is not None:
             text = one_file(store, record)
-            try:
+            with writing(Path(html), "--html"):
                 write_whole(Path(html), text)
-            except OSError as error:
-                raise os_fault(error, Path(html), "--html") from error
             sizes[html] = len(text.encode())
         if pictures is not None:
             written, left_out = draw_run(store, record, Path(pictures))

@@ -18,7 +18,7 @@ from passagent.cli.parameters import argument, command
 from passagent.errors import UsageError
 from passagent.option_groups import Option
 from passagent.options import ForkOptions, Json, Natural, ResumeOptions, RunOptions, RunsDir
-from passagent.sandbox.faults import os_fault
+from passagent.sandbox.faults import writing
 from passagent.store import Store
 from passagent.view.text import Answer, by_column, clock, number, table
 
@@ -272,13 +272,11 @@ def _size(size: int) -> str:
 
 def _remove(path: Path) -> None:
     """Remove a file or directory; one that is gone already is no error. Raises PassagentError."""
-    try:
+    with writing(path):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
-    except OSError as error:
-        raise os_fault(error, path) from error
 
 
 def _directories_of_removed_runs(store: Store) -> Iterator[Path]:

@@ -38,7 +38,7 @@ from passagent.options import OptimizeOptions, settings_of
 from passagent.passes import Rewrite, load_directory, shipped
 from passagent.sandbox.cache import write_whole
 from passagent.sandbox.environment import device_name
-from passagent.sandbox.faults import os_fault
+from passagent.sandbox.faults import writing
 from passagent.search import finalists
 from passagent.search.finalists import confirmed_evaluation
 from passagent.search.run_memory import kept_pass
@@ -397,8 +397,6 @@ def _why_nothing(result: Optimized) -> str:
 
 
 def _report(result: Optimized) -> None:
-    try:
+    with writing(result.state, "--state"):
         write_whole(result.state / "report.md", result.markdown())
         write_whole(result.state / "report.json", json.dumps(result.data(), indent=1, default=str) + "\n")
-    except OSError as error:
-        raise os_fault(error, result.state, "--state") from error

@@ -76,6 +76,15 @@ def os_fault(error: OSError, path: Path, option: str = "--runs-dir") -> Passagen
 
 
 @contextmanager
+def writing(path: Path, option: str = "--runs-dir") -> Iterator[None]:
+    """Raise an OSError inside as what it says of `path`, a place that `option` names; see os_fault."""
+    try:
+        yield
+    except OSError as error:
+        raise os_fault(error, path, option) from error
+
+
+@contextmanager
 def named(doing: str) -> Iterator[None]:
     """Raise what the machine fails inside as MachineFault, any other OSError as InfrastructureError."""
     try:

@@ -33,7 +33,7 @@ from passagent.models.ensemble import model_names
 from passagent.models.prices import check_budget, prices_of
 from passagent.models.probe import check_models
 from passagent.models.types import Model
-from passagent.sandbox.faults import os_fault
+from passagent.sandbox.faults import writing
 from passagent.search import finalists
 from passagent.search.candidates import propose
 from passagent.search.controller import search
@@ -342,12 +342,10 @@ def export_best(store: Store, run: Run) -> Path | None:
         return None
     path = store.runs_dir / run.id / "best"
     fresh = path.with_name("best.new")
-    try:
+    with writing(path):
         shutil.rmtree(fresh, ignore_errors=True)  # a dead process's
         fresh.mkdir(parents=True)
         Candidate(nodes.get_files(store, best)).write(fresh)
         shutil.rmtree(path, ignore_errors=True)
         fresh.rename(path)
-    except OSError as error:
-        raise os_fault(error, path) from error
     return path

@@ -22,7 +22,7 @@ from passagent.data.rl.shared import close_all, shared
 from passagent.errors import UsageError
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.sandbox.cache import write_whole
-from passagent.sandbox.faults import os_fault
+from passagent.sandbox.faults import writing
 from passagent.tasks import load_task
 
 FLOOR = 0.001
@@ -61,7 +61,7 @@ def write_reward(
     the trial as failed instead of scoring it.
     """
     evaluation_path, reward_path = out / "evaluation.json", out / "reward.txt"
-    try:
+    with writing(out, "--reward"):
         for path in (evaluation_path, reward_path):
             path.unlink(missing_ok=True)  # an earlier one's, whatever fails below
         task, config = load_task(task_path), load_config(preset, settings).evaluator
@@ -79,6 +79,4 @@ def write_reward(
             reward = reward_of(judged)
             write_whole(evaluation_path, judged.model_dump_json() + "\n")
         write_whole(reward_path, f"{reward}\n")
-    except OSError as error:
-        raise os_fault(error, out, "--reward") from error
     return reward, judged

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from passagent import __version__
 from passagent.errors import PassagentError
 from passagent.sandbox.cache import write_whole
-from passagent.sandbox.faults import os_fault
+from passagent.sandbox.faults import writing
 from passagent.search import finalists
 from passagent.store import Store, nodes
 from passagent.store.nodes import Node
@@ -147,9 +147,7 @@ def _write(pictures: Pictures, directory: Path, label: str, option: str) -> list
         picture = templates.get_template(template).render(context | base | {"label": label})
         head, end, body = picture.partition(">\n")
         path = directory / f"{name}.svg"
-        try:
+        with writing(path, option):
             write_whole(path, head + end + style + body)
-        except OSError as error:
-            raise os_fault(error, path, option) from error
         written.append(path)
     return written
