@@ -178,13 +178,9 @@ def status_line(summary: Summary, total: int, tokens: int, cost: float, left_s: 
 
 
 PROGRESS = (
-    events.EpisodeBegun,
-    events.EpisodeContinued,
-    events.Judged,
-    events.Migrated,
-    events.MeasuredAgain,
+    events.EpisodeBegun, events.EpisodeContinued, events.Judged, events.Migrated, events.MeasuredAgain,
     events.Noted,
-)
+)  # fmt: skip
 """Events that a running search prints."""
 
 

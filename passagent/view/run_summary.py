@@ -200,12 +200,12 @@ def finalists_text(finalists: list[dict[str, Any]]) -> str:
     if not finalists:
         return ""
     first, *others = finalists
-    lines = [f"measured again side by side: {_with_interval('node', first['node_id'], first['as_score'])}"]
+    lines = [f"measured again side by side: {_with_interval(first)}"]
     for place, other in enumerate(others, start=2):
         ratio = other["behind"]
         verdict = "" if other["is_behind"] else "; the two cannot be told apart"
         lines.append(
-            f"  {place}. {_with_interval('node', other['node_id'], other['as_score'])}; the winner is "
+            f"  {place}. {_with_interval(other)}; the winner is "
             f"{ratio['value'] - 1:+.1%} ({ratio['low'] - 1:+.1%} to {ratio['high'] - 1:+.1%}) ahead{verdict}"
         )
     return "\n".join(lines)
@@ -219,11 +219,10 @@ def found_since_text(store: Store, run_id: str) -> str:
     return f"found since: node {node.id}, AS {number(node.as_score, 4)} in one measurement"
 
 
-def _with_interval(word: str, node_id: int, score: dict[str, float]) -> str:
-    return (
-        f"{word} {node_id}, AS {number(score['value'], 4)} (95% {number(score['low'])} to "
-        f"{number(score['high'])})"
-    )
+def _with_interval(finalist: dict[str, Any]) -> str:
+    score = finalist["as_score"]
+    ends = f"95% {number(score['low'])} to {number(score['high'])}"
+    return f"node {finalist['node_id']}, AS {number(score['value'], 4)} ({ends})"
 
 
 def best_data(store: Store, node: Node) -> dict[str, Any]:
