@@ -234,11 +234,22 @@ class BenchOptions(DeviceOptions, PresetOptions, PoolOptions, total=False):
     compiler: Annotated[Several | None, Option(shown="eager and inductor")]
     """eager (against itself), inductor, torch:BACKEND[:MODE], expert (its first pass), pass_dir, or run (a
     search on each task)."""
-    pass_dir: Annotated[str | None, Option(metavar="DIR", shown="TASK/pass_dir")]
-    """Of --compiler pass_dir: task NAME's passes are in DIR/NAME."""
+    pass_dir: Annotated[
+        str | None,
+        Option(
+            "Of --compiler pass_dir: task NAME's passes are in DIR/NAME.",
+            metavar="DIR",
+            shown="TASK/pass_dir",
+        ),
+    ]
     model: Annotated[str | None, Option("Of --compiler run: the model.", key="model.name")]
-    iters: Annotated[Natural | None, Option(shown="12 of run, 0 of expert")]
-    """Of --compiler run: episodes on each task; of --compiler expert: search so long first."""
+    iters: Annotated[
+        Natural | None,
+        Option(
+            "Of --compiler run: episodes on each task; of --compiler expert: search so long first.",
+            shown="12 of run, 0 of expert",
+        ),
+    ]
     out: Annotated[str | None, Option("Where results are kept.", shown="runs/bench/NAME")]
     fresh: Annotated[bool, Option("Put the results in --out aside, measure anew.")]
     hold_out_shapes: Annotated[float | None, Option(metavar="SHARE", parse=_share, is_rare=True)]

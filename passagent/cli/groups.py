@@ -47,8 +47,9 @@ class ExportOptions(TypedDict, total=False):
         ]
     ]
     out: Required[Annotated[str | Path, Option("The directory to write; a new one.", metavar="DIR")]]
-    keep: Annotated[str | None, Option(metavar="CONDITION")]
-    """Which examples, such as 'as_score > 0.1 and steps <= 50'."""
+    keep: Annotated[
+        str | None, Option("Which examples, such as 'as_score > 0.1 and steps <= 50'.", metavar="CONDITION")
+    ]
     by: Annotated[Literal["episode", "step"], Option(default="episode")]
     """An example is a whole episode, or a step that gained."""
     best_of: Annotated[Count | None, Option("At most so many of a task, the best.")]
@@ -94,15 +95,18 @@ class ImportOptions(TypedDict, total=False):
     """How another suite's problems become tasks."""
 
     out: Annotated[str, Option("The directory of the tasks; the same again goes on.", metavar="DIR")]
-    level: Annotated[list[int], Option(metavar="1,2,3", default=[1, 2, 3], shown="1,2,3", parse=levels)]
-    """Of kernelbench."""
+    level: Annotated[
+        list[int], Option("Of kernelbench.", metavar="1,2,3", default=[1, 2, 3], shown="1,2,3", parse=levels)
+    ]
     device: Device
     max_input: Annotated[Count | None, Option(metavar="MIB", shown="as large as they are")]
     """Cut inputs along their leading dimension to this size, or leave the call out."""
     timeout: Annotated[Count, Option("Seconds for a problem.", default=600)]
     jobs: Annotated[Count, Option("Problems at a time.", flags=("--jobs", "-j"), default=1)]
-    compute_ops: Annotated[Literal["allowed", "library-only"], Option(default="allowed")]
-    """Whether a pass may replace matrix products and convolutions."""
+    compute_ops: Annotated[
+        Literal["allowed", "library-only"],
+        Option("Whether a pass may replace matrix products and convolutions.", default="allowed"),
+    ]
     most_refused: Annotated[Share, Option("Exit with 1 if a larger share is refused.", default=0.1)]
 
 
@@ -112,8 +116,14 @@ class WorkerOptions(TypedDict, total=False):
     listen: Annotated[str, Option(default="127.0.0.1:8700")]
     """Where it listens; with ssh://HOST, on this machine."""
     device: Annotated[str, Option("cpu, cuda, cuda:N, cuda:N,cuda:M or cuda:all.", default="cpu")]
-    token_file: Annotated[str, Option(metavar=FILE, default="passagent.token")]
-    """Who calls has to have this token; made if it is not there."""
+    token_file: Annotated[
+        str,
+        Option(
+            "Who calls has to have this token; made if it is not there.",
+            metavar=FILE,
+            default="passagent.token",
+        ),
+    ]
     tls_cert: Annotated[str | None, Option("Serve https with this certificate.", metavar=FILE)]
     tls_key: Annotated[str | None, Option("The certificate's key.", metavar=FILE)]
     remote_command: Annotated[str, Option(metavar="COMMAND", default="passagent")]

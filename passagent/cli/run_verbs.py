@@ -237,12 +237,12 @@ def gc(dry_run: Annotated[bool, Option("Say what would go, remove nothing.")], s
         "scratch": dead_scratch(),
         "built kernel": unused_builds(),
     }
-    found: list[dict[str, Any]] = [
+    leftovers: list[dict[str, Any]] = [
         {"kind": kind, "path": str(path), "bytes": size_of(path)}
         for kind, paths in kinds.items()
         for path in paths
     ]
-    for leftover in () if dry_run else found:
+    for leftover in () if dry_run else leftovers:
         _remove(Path(leftover["path"]))
     live, reason = [run.id for run in runs.list_runs(store) if sessions.is_driven(store, run.id)], ""
     [free] = store.rows(
@@ -251,17 +251,19 @@ def gc(dry_run: Annotated[bool, Option("Say what would go, remove nothing.")], s
     if free["size"] and live:
         reason = f"the space in passagent.db is kept while a run is live: {', '.join(live)}"
     elif free["size"]:
-        found.append({"kind": "space in passagent.db", "path": str(store.runs_dir), "bytes": free["size"]})
+        leftovers.append(
+            {"kind": "space in passagent.db", "path": str(store.runs_dir), "bytes": free["size"]}
+        )
         if not dry_run:
             store.execute("VACUUM", {})
     sizes: dict[str, list[int]] = {}
-    for leftover in found:
+    for leftover in leftovers:
         sizes.setdefault(leftover["kind"], []).append(leftover["bytes"])
     total = sum(map(sum, sizes.values()))
     rows = [[kind, str(len(of_kind)), _size(sum(of_kind))] for kind, of_kind in sorted(sizes.items())]
     lines = [table(["what", ">count", ">size"], rows, indent="")] if rows else []
     lines.append(f"{'would free' if dry_run else 'freed'} {_size(total)}{f'; {reason}' if reason else ''}")
-    data = {"dry_run": dry_run, "bytes": total, "kept": reason or None, "found": found}
+    data = {"dry_run": dry_run, "bytes": total, "kept": reason or None, "found": leftovers}
     return Answer(data, "\n".join(lines))
 
 

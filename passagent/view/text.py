@@ -45,7 +45,7 @@ def console(stream: TextIO | None = None, soft_wrap: bool = False) -> Console:
 
 
 class Answer(NamedTuple):
-    """What a command says."""
+    """The answer of a command, in both forms."""
 
     data: Any
     """For `--json`: an object, or its JSON."""
