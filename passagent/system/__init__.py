@@ -1,1 +1,1 @@
-"""Common means of the machine: caches, memory, threads, files that resume, secrets out of text."""
+"""Files that a later run of the same command goes on from."""
