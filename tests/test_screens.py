@@ -180,6 +180,15 @@ def test_help_shows_at_most_fifteen_options_of_a_command(call, monkeypatch):
             assert ("--help-all" in short) == (len(whole) > len(short)), words
 
 
+def test_help_says_of_every_option_what_it_is_for(call):
+    root = typer.main.get_command(app)
+    for name, command in root.commands.items():
+        for words in [[name, sub] for sub in getattr(command, "commands", {})] or [[name]]:
+            shown = call(*words, "--help-all")[1].partition("\nOptions:\n")[2]
+            for row in re.split(r"\n(?=  -)", shown):
+                assert re.search(r"(  +|\n +)[^\s\[.]", row[2:]), (words, row)
+
+
 def test_an_option_has_one_error_at_every_door(call, task):  # noqa: F811
     for words, options in (
         (["--itres", "3"], {"itres": 3}),
