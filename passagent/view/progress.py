@@ -12,7 +12,7 @@ from passagent import events
 from passagent.agent.prompt import short_note
 from passagent.data.collect import campaign, trials
 from passagent.events import Event
-from passagent.sandbox.faults import writing
+from passagent.sandbox.faults import os_fault
 from passagent.store import Store, runs
 from passagent.store.locks import process_text
 from passagent.store.runs import SEEDS, Run
@@ -55,8 +55,10 @@ class Screen:
 
             self._live.console.print(Text(line))
             return
-        with writing(Path(self._stream.name)):
+        try:
             print(line, file=self._stream, flush=True)
+        except OSError as error:
+            raise os_fault(error, Path(self._stream.name)) from error
 
     def say(self, text: str) -> None:
         """Print a remark."""
