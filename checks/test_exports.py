@@ -22,13 +22,13 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "checks")]
 import episodes  # noqa: E402
 from environments import python_of  # noqa: E402
 
-from passagent.cli.commands import collecting  # noqa: E402
+from passagent.cli.data_verbs import export  # noqa: E402
 from passagent.cli.groups import ExportOptions  # noqa: E402
 from passagent.data.export.example import Example, Turn, steps, whole  # noqa: E402
 from passagent.data.export.formats import FORMATS  # noqa: E402
+from passagent.option_groups import checked  # noqa: E402
 from passagent.store import Store, runs  # noqa: E402
 from passagent.store.trajectories import find_episode, trajectory  # noqa: E402
-from passagent.system.option_groups import checked  # noqa: E402
 
 KINDS = ("whole", "steps")
 
@@ -66,7 +66,7 @@ def exported(
     place = tmp_path_factory.mktemp("exported")
     for made in FORMATS.values():
         options = {"format": made.name, "out": str(place / "whole" / made.name)}
-        collecting.export([str(runs_dir)], checked(ExportOptions, options), as_json=True)
+        export([str(runs_dir)], **checked(ExportOptions, options))
         directory = place / "steps" / made.name
         directory.mkdir(parents=True)
         names: dict[str, None] = {}

@@ -13,8 +13,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from passagent.cli.commands.running import resumed, started
 from passagent.cli.groups import BuildOptions, ExportOptions
+from passagent.cli.running import resumed, started
 from passagent.deploy.model_api import (
     apply,
     explain,
@@ -26,6 +26,7 @@ from passagent.deploy.model_api import (
     package,
 )
 from passagent.errors import InfrastructureError, PassagentError, TaskError, UsageError
+from passagent.option_groups import checked
 from passagent.options import (
     BenchOptions,
     CollectOptions,
@@ -34,12 +35,9 @@ from passagent.options import (
     RunOptions,
     settings_of,
 )
-from passagent.search.thread import Search, Stoppable, finished, finished_async
-from passagent.system.option_groups import checked
-from passagent.system.threads import LoopThread
+from passagent.search.thread import LoopThread, Search, Stoppable, finished, finished_async
 from passagent.tasks import Task, load_task
-from passagent.view.handles import Bench, Collection, Node, Nodes, Plan, Result, Run
-from passagent.view.warm_evaluator import Evaluator
+from passagent.view.handles import Bench, Collection, Evaluator, Node, Nodes, Plan, Result, Run
 
 if TYPE_CHECKING:
     from passagent.data.export.writing import Summary

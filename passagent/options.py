@@ -1,8 +1,8 @@
 """The options of every verb, each defined once.
 
 The names of a group are flags and variables of the environment on the command line (`cli/parameters.py`),
-keywords in `passagent.api`, and the properties of a JSON schema. An option with a `key` sets a setting: its
-help and default are the docstring and default of that field in config.py.
+keywords in `passagent.api`, and the properties of a JSON schema. A docstring below an option is its help.
+One with a `key` sets a setting: help and default are the docstring and default of that field in config.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from annotated_types import Ge, Le
 from typing_extensions import TypedDict
 
 from passagent.errors import UsageError
-from passagent.system.option_groups import Option, options_of
+from passagent.option_groups import Option, options_of
 
 if TYPE_CHECKING:
     from passagent.config import Config
@@ -113,14 +113,9 @@ Root = Annotated[
 class ModelOptions(TypedDict, total=False):
     """Options of the model that writes passes."""
 
-    model: Annotated[
-        str | Several | None,
-        Option(
-            "expert, openai/NAME, anthropic/NAME, replay:FILE, or your own, pkg.mod:MyModel; several with "
-            "=WEIGHT share the work.",
-            key="model.name",
-        ),
-    ]
+    model: Annotated[str | Several | None, Option(key="model.name")]
+    """expert, openai/NAME, anthropic/NAME, replay:FILE, or your own, pkg.mod:MyModel; several with =WEIGHT
+    share the work."""
     base_url: BaseUrl
 
 
@@ -146,15 +141,10 @@ class StopOptions(LimitOptions, total=False):
     iters: Annotated[int | None, Option(key="search.iters")]
     target_as: Annotated[float | None, Option(key="search.target_as")]
     until: Annotated[
-        float | Literal["sol"] | None,
-        Option(
-            "Stop when an hour more is expected to gain less than this share of AS, such as 0.02; or sol: "
-            "when a pass is at the speed of light.",
-            key="search.until",
-            metavar="SHARE|sol",
-            parse=_share_or_light,
-        ),
+        float | Literal["sol"] | None, Option(key="search.until", metavar="SHARE|sol", parse=_share_or_light)
     ]
+    """Stop when an hour more is expected to gain less than this share of AS, such as 0.02; or sol: when a
+    pass is at the speed of light."""
     max_evals: Annotated[int | None, Option(key="search.max_evaluations", shown="no limit", is_rare=True)]
     max_stagnation: Annotated[int | None, Option(key="search.max_stagnation", is_rare=True)]
 
@@ -183,9 +173,9 @@ class SettingsOptions(TypedDict, total=False):
     """Any setting by its key."""
 
     settings: Annotated[
-        Mapping[str, Any] | None,
-        Option("A setting, such as search.elites=5.", metavar="KEY=VALUE", flags=("--set",), parse=parse_set),
+        Mapping[str, Any] | None, Option(metavar="KEY=VALUE", flags=("--set",), parse=parse_set)
     ]
+    """A setting, such as search.elites=5."""
 
 
 class PresetOptions(SettingsOptions, total=False):
@@ -228,35 +218,22 @@ class CollectOptions(
 
     trials: Annotated[Count, Option("Conversations on each task.", default=2)]
     parallel: Annotated[Count, Option("Conversations at a time, on the same devices.", default=4)]
-    max_steps: Annotated[
-        Count | None, Option("Model calls, and evaluations, in a conversation at most.", shown="50")
-    ]
+    max_steps: Annotated[Count | None, Option(shown="50")]
+    """Model calls, and evaluations, in a conversation at most."""
     config: Annotated[str | None, Option("A preset's name or a YAML file.", shown="teacher")]
-    seed: Annotated[
-        int | None, Option("Seed of the first trial; the others' follow.", key="search.seed", is_rare=True)
-    ]
-    shard: Annotated[
-        str | None,
-        Option(
-            "Make the part I (from 0) of N parts: for N machines with a database each.",
-            metavar="I/N",
-            is_rare=True,
-        ),
-    ]
+    seed: Annotated[int | None, Option(key="search.seed", is_rare=True)]
+    """Seed of the first trial; the others' follow."""
+    shard: Annotated[str | None, Option(metavar="I/N", is_rare=True)]
+    """Make the part I (from 0) of N parts: for N machines with a database each."""
     root: Root
 
 
 class BenchOptions(DeviceOptions, PresetOptions, PoolOptions, total=False):
     """Options of a benchmark."""
 
-    compiler: Annotated[
-        Several | None,
-        Option(
-            "eager (against itself), inductor, torch:BACKEND[:MODE], expert (its first pass), pass_dir, or "
-            "run (a search on each task).",
-            shown="eager and inductor",
-        ),
-    ]
+    compiler: Annotated[Several | None, Option(shown="eager and inductor")]
+    """eager (against itself), inductor, torch:BACKEND[:MODE], expert (its first pass), pass_dir, or run (a
+    search on each task)."""
     pass_dir: Annotated[
         str | None,
         Option(
@@ -275,26 +252,13 @@ class BenchOptions(DeviceOptions, PresetOptions, PoolOptions, total=False):
     ]
     out: Annotated[str | None, Option("Where results are kept.", shown="runs/bench/NAME")]
     fresh: Annotated[bool, Option("Put the results in --out aside, measure anew.")]
-    hold_out_shapes: Annotated[
-        float | None,
-        Option(
-            "Hide so many of a task's subgraphs, such as 1/3, from the expert and searches: AS on both.",
-            metavar="SHARE",
-            parse=_share,
-            is_rare=True,
-        ),
-    ]
-    suite: Annotated[
-        Literal["kernelbench"] | None,
-        Option("Print this suite's table, too; TASKS were imported from it.", is_rare=True),
-    ]
+    hold_out_shapes: Annotated[float | None, Option(metavar="SHARE", parse=_share, is_rare=True)]
+    """Hide so many of a task's subgraphs, such as 1/3, from the expert and searches: AS on both."""
+    suite: Annotated[Literal["kernelbench"] | None, Option(is_rare=True)]
+    """Print this suite's table, too; TASKS were imported from it."""
     explain: Annotated[bool, Option("Say where each compiler loses: root causes, categories.")]
-    shard: Annotated[
-        str | None,
-        Option(
-            "Measure every Nth task from the Ith (from 0) on: for N machines.", metavar="I/N", is_rare=True
-        ),
-    ]
+    shard: Annotated[str | None, Option(metavar="I/N", is_rare=True)]
+    """Measure every Nth task from the Ith (from 0) on: for N machines."""
     library: Library
     root: Root
 
@@ -311,33 +275,23 @@ class EvalOptions(EvaluatorOptions, StoreOptions, total=False):
 
     pass_dir: Annotated[str | None, Option("The candidate.", shown="TASK/pass_dir")]
     fresh: Annotated[bool, Option("Measure, whatever the store knows of it.")]
-    reward: Annotated[
-        str | None, Option("Write the reward of PassEnv here: reward.txt and evaluation.json.", metavar="DIR")
-    ]
+    reward: Annotated[str | None, Option(metavar="DIR")]
+    """Write the reward of PassEnv here: reward.txt and evaluation.json."""
 
 
 class OptimizeOptions(ModelOptions, SpendingOptions, PresetOptions, total=False):
     """Options of the optimisation of a model."""
 
     out: Required[Annotated[str, Option("The package to write if it pays; a new one.", metavar="PACKAGE")]]
-    inputs: Annotated[
-        str | None,
-        Option("A function that returns the inputs.", metavar="FILE.py:FUNCTION", shown="the factory's"),
-    ]
+    inputs: Annotated[str | None, Option(metavar="FILE.py:FUNCTION", shown="the factory's")]
+    """A function that returns the inputs."""
     iters: Annotated[int | None, Option("Episodes for each region.", key="search.iters", shown="4")]
-    max_time: Annotated[
-        float | None,
-        Option("End after this time: 90, 90s, 30m, 2h.", metavar="TIME", shown="no limit", parse=seconds),
-    ]
-    state: Annotated[
-        str | None, Option("Where tasks, runs and the report are kept.", metavar="DIR", shown="PACKAGE.state")
-    ]
-    passes_dir: Annotated[
-        str | None,
-        Option(
-            "Passes of your own, tried beside those that come with passagent.", metavar="DIR", shown="none"
-        ),
-    ]
+    max_time: Annotated[float | None, Option(metavar="TIME", shown="no limit", parse=seconds)]
+    """End after this time: 90, 90s, 30m, 2h."""
+    state: Annotated[str | None, Option(metavar="DIR", shown="PACKAGE.state")]
+    """Where tasks, runs and the report are kept."""
+    passes_dir: Annotated[str | None, Option(metavar="DIR", shown="none")]
+    """Passes of your own, tried beside those that come with passagent."""
     library: OwnLibrary
 
 

@@ -187,7 +187,7 @@ def _server(run: Run) -> Iterator[WireServer]:
 
 def build(directory: Path, names: Iterable[str] = RUNS) -> Path:
     """Make the database below `directory`: a run for each of `names` in RUNS; of all: EPISODES episodes."""
-    from passagent.cli.commands import running
+    from passagent.cli import running
 
     task, runs_dir = tiny_search.write_task(directory / "task"), directory / "runs"
     for run in map(RUNS.__getitem__, names):

@@ -43,7 +43,7 @@ def forks() -> Iterator[None]:
 
 def warm_up() -> None:
     """A first search, so that those of the forked processes find all loaded and read."""
-    from passagent.cli.commands import running
+    from passagent.cli import running
     from passagent.search import setup
 
     setup.load_hints = functools.cache(setup.load_hints)
@@ -67,8 +67,7 @@ def child(
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if prepare := how.get("prepare"):
         prepare()
-    from passagent.cli import guarded
-    from passagent.cli.commands import running
+    from passagent.cli import guarded, running
 
     parts = tiny_search.parts(how.get("seconds", 0.0), tiny_search.Gate(how["gate"]))
     sys.argv = ["passagent"]

@@ -72,7 +72,7 @@ def brain(body: dict[str, Any]) -> Said:
 
 def preload() -> None:
     """Processes are forked from one that has imported everything: a start takes no time."""
-    FORKS.set_forkserver_preload(["paid_run", "passagent.cli.commands.collecting", "openai"])
+    FORKS.set_forkserver_preload(["paid_run", "passagent.data.collect.campaign", "openai"])
 
 
 def start(server: WireServer, out: Path, *words: object) -> multiprocessing.process.BaseProcess:

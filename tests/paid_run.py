@@ -95,7 +95,7 @@ def child(environment: dict[str, str], log: str, words: list[str]) -> None:
 
 def program() -> None:
     """The entry behind `main`, so that its errors and exit codes are those of the command line."""
-    from passagent.cli.commands import running
+    from passagent.cli import running
     from passagent.models import retry
 
     retry.backoff = lambda number: random.uniform(0, 0.05)  # type: ignore[assignment]
@@ -113,10 +113,10 @@ def program() -> None:
 def collect() -> None:
     """The command line itself, with a fast evaluator behind it."""
     from passagent import cli
-    from passagent.cli.commands import collecting
+    from passagent.data.collect import campaign
 
-    real = collecting.collect
-    collecting.collect = lambda *words: real(*words, parts())  # type: ignore[assignment]
+    real = campaign.open_collection
+    campaign.open_collection = lambda *words: real(*words, parts())  # type: ignore[assignment]
     cli.app(standalone_mode=False)
 
 

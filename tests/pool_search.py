@@ -14,7 +14,7 @@ from typing import Any
 import stub_worker
 import tiny_search
 
-from passagent.cli.commands import running
+from passagent.cli import running
 from passagent.config import EvaluatorConfig
 from passagent.evaluator.service import pool
 from passagent.search.setup import Parts

@@ -84,7 +84,7 @@ def die_after_one_step() -> None:
 
 
 def program() -> None:
-    from passagent.cli.commands import running
+    from passagent.cli import running
 
     verb, *words = sys.argv[1:]
     parts = Parts(Model(), Evaluator(), tiny_search.diagnose)

@@ -18,7 +18,7 @@ from passagent.agent.evaluator_tool import pass_evaluator
 from passagent.agent.tokens import fold
 from passagent.agent.tool_specs import Answer
 from passagent.agent.workspace import Workspace
-from passagent.cli.commands import running
+from passagent.cli import running
 from passagent.config import AgentConfig
 from passagent.data.export.example import steps
 from passagent.data.export.selection import read_episodes

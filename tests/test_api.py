@@ -23,7 +23,7 @@ import passagent as pa
 from passagent import api, cli
 from passagent.evaluator.result import MANIFEST
 from passagent.evaluator.timing import timing
-from passagent.system.option_groups import options_of
+from passagent.option_groups import options_of
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ import tiny_search
 from tiny import write_subgraph
 
 from passagent.agent.tokens import tokens
-from passagent.cli.commands import running
+from passagent.cli import running
 from passagent.evaluator.result import MANIFEST
 from passagent.models.scripted import ScriptedModel, calling
 from passagent.models.types import Message

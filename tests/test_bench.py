@@ -26,8 +26,8 @@ from passagent.errors import InfrastructureError, UsageError
 from passagent.evaluator import compilers
 from passagent.evaluator.result import GraphResult, Measured, Speedup, Violation, Worst
 from passagent.evaluator.service.pool import EvaluatorPool
+from passagent.option_groups import checked
 from passagent.options import BenchOptions
-from passagent.system.option_groups import checked
 from passagent.tasks import load_task
 
 SETTINGS = ("isolation=in-process", "budget_s=1e-6")

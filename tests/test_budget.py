@@ -12,7 +12,7 @@ import tiny_search
 from wire_server import WireServer
 
 from passagent import cli
-from passagent.cli.commands import running
+from passagent.cli import running
 from passagent.config import SearchConfig, load_config
 from passagent.errors import UsageError
 from passagent.models import prices

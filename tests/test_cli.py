@@ -16,9 +16,9 @@ import tiny
 import tiny_search
 
 from passagent import cli
-from passagent.cli.commands import delivering
 from passagent.evaluator.candidate import HELPER, HELPER_HEAD
 from passagent.evaluator.result import MANIFEST, Evaluation
+from passagent.plan import recorder_process
 from passagent.search import setup
 from passagent.store import Store
 from passagent.view.evaluation import evaluation_text
@@ -31,7 +31,7 @@ NOT_SETTINGS = ("help", "help_all", "version", "install_completion", "show_compl
 @pytest.fixture
 def recorded(recorder, monkeypatch):
     """`passagent best` asks the recording process that is there already."""
-    monkeypatch.setattr(delivering, "recording_process", lambda: contextlib.nullcontext(recorder))
+    monkeypatch.setattr(recorder_process, "recording_process", lambda: contextlib.nullcontext(recorder))
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def task(tmp_path):
 @pytest.fixture
 def stored(task, call, capsys):
     """A finished tiny run in `runs`."""
-    from passagent.cli.commands import running
+    from passagent.cli import running
 
     running.run(
         str(task),
@@ -78,7 +78,10 @@ def test_help_and_version_import_nothing_heavy(call):
 def test_looking_at_runs_imports_no_torch():
     program = (
         "import sys\n"
-        "from passagent.cli.commands import collecting, task_commands\n"
+        "from passagent.data.collect import campaign, trials\n"
+        "from passagent.data.export import making\n"
+        "from passagent.data.pipeline import grouping\n"
+        "from passagent.tasks import reader, tasklist\n"
         "from passagent.view import difference, doctor, hint_report, run_summary, trajectory, why\n"
         "assert 'torch' not in sys.modules"
     )
@@ -274,7 +277,7 @@ def test_best_overwrites_only_when_told(call, stored, recorded, monkeypatch):
 
 
 def test_a_run_without_a_correct_pass(call, task, monkeypatch, capsys):
-    from passagent.cli.commands import running
+    from passagent.cli import running
 
     monkeypatch.setattr(tiny_search, "share", lambda *words: 0.0)
     running.run(

@@ -37,8 +37,7 @@ from paid_collection import (
 )
 from wire_server import Said, WireServer
 
-from passagent.cli.commands import collecting
-from passagent.data.collect import trials
+from passagent.data.collect import campaign, trials
 from passagent.data.collect.campaign import FAULTS
 from passagent.data.collect.trials import Outcome, summarise
 from passagent.errors import InfrastructureError, TaskError
@@ -58,9 +57,9 @@ def _loaded() -> Iterator[None]:
 def call(call, monkeypatch):
     """The command, with stand-ins for the evaluator."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
-    real = collecting.collect
+    real = campaign.open_collection
     run.parts = paid_run.parts()
-    monkeypatch.setattr(collecting, "collect", lambda *words: real(*words, run.parts))
+    monkeypatch.setattr(campaign, "open_collection", lambda *words: real(*words, run.parts))
     return call
 
 

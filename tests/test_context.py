@@ -13,7 +13,7 @@ import pytest
 import tiny_search
 
 from passagent.agent.prompt import attempt_line
-from passagent.cli.commands import running
+from passagent.cli import running
 from passagent.config import load_config
 from passagent.evaluator.result import Status
 from passagent.experience.diagnosis import LABELS

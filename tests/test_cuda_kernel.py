@@ -13,7 +13,7 @@ from passagent.errors import PassagentError
 from passagent.kernels import build_cuda, cuda_kernel, lexer
 from passagent.kernels.build import KernelBuildError, KernelRefused, Signature
 from passagent.kernels.cuda_source import instantiate
-from passagent.system.cache import cache_dir
+from passagent.sandbox.cache import cache_dir
 
 SCALE = """
 // __global__ void scale(int wrong);

@@ -13,7 +13,7 @@ import pytest
 import tiny_search
 
 from passagent import cli
-from passagent.cli.commands import running
+from passagent.cli import running
 from passagent.config import load_config
 from passagent.errors import PassagentError, UsageError
 from passagent.events import KINDS, UNSTORED, Noted

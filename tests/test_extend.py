@@ -13,7 +13,7 @@ import tiny_search
 
 import passagent as pa
 from passagent import extend
-from passagent.cli.commands import running
+from passagent.cli import running
 from passagent.config import EvaluatorConfig, load_config
 from passagent.errors import UsageError
 from passagent.evaluator.target import target_of

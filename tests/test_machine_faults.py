@@ -29,9 +29,9 @@ from passagent.errors import InfrastructureError, MachineFault, TaskError
 from passagent.evaluator.result import MANIFEST, Candidate
 from passagent.evaluator.service.pool import EvaluatorPool
 from passagent.kernels import launch
+from passagent.sandbox import faults, machine_memory
 from passagent.search import candidates
 from passagent.store import Store
-from passagent.system import faults, machine_memory
 
 QUICK = ["--set", "evaluator.budget_s=1e-6"]
 SEARCH = ["--iters", 1, "--islands", 1, *QUICK, "--set", "evaluator.budget_s=0.1"]
@@ -253,7 +253,7 @@ def test_a_reference_that_is_killed_for_memory_is_the_tasks_fault(words, memory_
 
 
 def test_the_memory_that_is_free_is_that_of_the_control_group(memory_group):
-    code = "from passagent.system.machine_memory import *; print(memory_bytes(), available_bytes())"
+    code = "from passagent.sandbox.machine_memory import *; print(memory_bytes(), available_bytes())"
     there, free = map(int, inside(memory_group, "-c", code).stdout.split())
     assert 0 < free < there == 2000 << 20
 

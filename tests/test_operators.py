@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 import tiny_search
 
-from passagent.cli.commands import running
+from passagent.cli import running
 from passagent.events import KINDS
 from passagent.search import finalists
 from passagent.store import Store, evaluations, nodes, runs, sessions
-from passagent.view.event_lines import event_text
+from passagent.view.progress import event_text
 from passagent.view.tree import tree_text
 
 
@@ -538,7 +538,7 @@ def test_gc_removes_what_nothing_needs_and_nothing_else(call, copy, tmp_path, mo
 
 
 def test_fork_starts_a_run_from_a_node(call, copy, place, capsys):
-    from passagent.cli.commands import running
+    from passagent.cli import running
 
     with Store.open(copy) as store:
         old = runs.find_run(store, "last")

@@ -9,8 +9,8 @@ from passagent.config import EvaluatorConfig
 from passagent.evaluator.judging import judging
 from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.reference import pace
-from passagent.system import cache
-from passagent.system.cache import cache_dir
+from passagent.sandbox import cache
+from passagent.sandbox.cache import cache_dir
 from passagent.tasks.reader import load_task
 
 

@@ -23,15 +23,15 @@ from passagent.cli.groups import PageOptions
 from passagent.cli.look_verbs import report
 from passagent.data.bench.results import FILE, Results, Row
 from passagent.errors import InfrastructureError, UsageError
+from passagent.option_groups import checked
 from passagent.store import Store, nodes, runs, sessions
 from passagent.store.nodes import keep_profile
 from passagent.store.pass_library import PassLibrary
-from passagent.system.option_groups import checked
 from passagent.view import charts, tree
 from passagent.view.charts import Made
 from passagent.view.page.app import create_app, serve
 from passagent.view.page.guard import Access
-from passagent.view.page.one_file import one_file
+from passagent.view.page.report_files import one_file
 
 ORIGIN = "http://127.0.0.1:8640"
 
@@ -39,7 +39,7 @@ ORIGIN = "http://127.0.0.1:8640"
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A runs directory with a finished run of two islands."""
-    from passagent.cli.commands import running
+    from passagent.cli import running
 
     place = tmp_path_factory.mktemp("page")
     task = tiny_search.write_task(place / "task")
@@ -345,10 +345,9 @@ def test_one_file_needs_nothing_else(made):
     assert "default-src 'none'" in policy and "unsafe" not in policy
 
 
-def test_report_writes_page_and_pictures(made, tmp_path, capsys):
+def test_report_writes_page_and_pictures(made, tmp_path):
     page, pictures = tmp_path / "run.html", tmp_path / "pictures"
-    report("last", str(page), str(pictures), str(made), True)
-    told = json.loads(capsys.readouterr().out)
+    told = report("last", str(page), str(pictures), str(made)).data
     drawn = {f"{pictures}/{name}.svg" for name in ("best", "islands", "tokens", "tree")}
     assert (
         told["left_out"] == [] and set(told["files"]) == {str(page), *drawn} and all(told["files"].values())
@@ -356,9 +355,9 @@ def test_report_writes_page_and_pictures(made, tmp_path, capsys):
     assert "<svg" in (pictures / "tree.svg").read_text()
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be written"):
-        report("last", None, str(tmp_path / "file" / "below"), str(made), False)
+        report("last", None, str(tmp_path / "file" / "below"), str(made))
     with pytest.raises(UsageError, match="--html FILE or --pictures DIR"):
-        report("last", None, None, str(made), False)
+        report("last", None, None, str(made))
 
 
 def candidates_of(scores, parent=None):

@@ -25,9 +25,8 @@ from many import (  # noqa: F401
     wait_with_the_finalists,
 )
 
-from passagent.cli import guarded
-from passagent.cli.commands import running
-from passagent.cli.commands.running import ECHO_S
+from passagent.cli import guarded, running
+from passagent.cli.running import ECHO_S
 from passagent.errors import UsageError
 from passagent.evaluator.hardware.devices import find_device
 from passagent.evaluator.hardware.leases import DeviceLease

@@ -11,7 +11,7 @@ import tiny_search
 from test_distiller import Teacher
 from test_search import finish, shape
 
-from passagent.cli.commands import running
+from passagent.cli import running
 from passagent.config import load_config
 from passagent.errors import UsageError
 from passagent.experience import exemplars

@@ -21,8 +21,8 @@ from passagent.evaluator.runner.process import WorkerServer
 from passagent.evaluator.runner.worker_process import fork_server
 from passagent.sandbox import landlock, privileges, sandbox, seccomp
 from passagent.sandbox.environment import worker_memory
+from passagent.sandbox.machine_memory import memory_bytes, memory_kills
 from passagent.sandbox.sandbox import Limits
-from passagent.system.machine_memory import memory_bytes, memory_kills
 
 LAYERS = [
     "descriptors_closed", "user_namespace", "network_namespace", "ipc_namespace", "private_scratch",

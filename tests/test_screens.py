@@ -20,9 +20,9 @@ from passagent.data.bench.summary import summarise
 from passagent.data.collect.trials import Summary as Collected
 from passagent.errors import UsageError
 from passagent.evaluator.result import Evaluation, GraphResult, Speedup
+from passagent.option_groups import options_of
 from passagent.options import RunOptions
 from passagent.store import Store, runs
-from passagent.system.option_groups import options_of
 from passagent.view import bench_table, collect_table
 from passagent.view.text import table
 
@@ -178,6 +178,15 @@ def test_help_shows_at_most_fifteen_options_of_a_command(call, monkeypatch):
             assert len({*short} - {"--help", "--help-all"}) <= 15, words
             assert {*short} - {"--help-all"} <= {*whole}
             assert ("--help-all" in short) == (len(whole) > len(short)), words
+
+
+def test_help_says_of_every_option_what_it_is_for(call):
+    root = typer.main.get_command(app)
+    for name, command in root.commands.items():
+        for words in [[name, sub] for sub in getattr(command, "commands", {})] or [[name]]:
+            shown = call(*words, "--help-all")[1].partition("\nOptions:\n")[2]
+            for row in re.split(r"\n(?=  -)", shown):
+                assert re.search(r"(  +|\n +)[^\s\[.]", row[2:]), (words, row)
 
 
 def test_an_option_has_one_error_at_every_door(call, task):  # noqa: F811

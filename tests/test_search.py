@@ -15,8 +15,8 @@ import tiny_search
 from test_store import add_node
 from tiny_search import shape
 
-from passagent.cli.commands import running
-from passagent.cli.commands.delivering import best as write_best
+from passagent.cli import running
+from passagent.cli.deploy_verbs import best as write_best
 from passagent.config import EvaluatorConfig, SearchConfig, load_config
 from passagent.errors import InfrastructureError, PassagentError, UsageError
 from passagent.evaluator.judging import unrecorded
@@ -537,7 +537,7 @@ def test_series_end_stores_each_finalists_rounds_as_one_evaluation(store, task, 
     assert len(store.rows("SELECT id FROM evaluations")) == stored
 
 
-def test_best_and_summary_show_headline_and_table_of_the_same_rounds(store, compared, tmp_path, capsys):
+def test_best_and_summary_show_headline_and_table_of_the_same_rounds(store, compared, tmp_path):
     run = runs.get_run(store, compared.run.id)
     mean = finalists.score_of(store, finalists.winner(store, run.id))
     data = run_data(store, run)["best"]
@@ -546,8 +546,8 @@ def test_best_and_summary_show_headline_and_table_of_the_same_rounds(store, comp
     text = run_text(store, run_data(store, run))
     assert "geometric means over 5 rounds beside other finalists" in text
     out = {"out": str(tmp_path / "best"), "runs_dir": str(store.runs_dir), "format": "review"}
-    write_best("last", out | {"force": False, "standalone": False}, True)
-    assert json.loads(capsys.readouterr().out)["as_score"] == pytest.approx(mean)
+    answer = write_best("last", **out, force=False, standalone=False)
+    assert answer.data["as_score"] == pytest.approx(mean)
     readme = (tmp_path / "best" / "README.md").read_text()
     assert readme.count(f"{mean:.3f} [") == 2, "the headline and the table's line"
     assert "geometric mean over 5 rounds" in readme

@@ -12,8 +12,8 @@ import tiny
 import tiny_search
 from test_search import finish, open_tiny, shape, store, task  # noqa: F401 (fixtures)
 
-from passagent.cli.commands import running
-from passagent.cli.commands.delivering import best as write_best
+from passagent.cli import running
+from passagent.cli.deploy_verbs import best as write_best
 from passagent.config import load_config
 from passagent.data.bench.measure import best_of_search
 from passagent.errors import PassagentError, UsageError
@@ -235,7 +235,7 @@ def test_runs_credit_the_model_with_its_own_and_name_the_seeds_origin(store, tas
     text = run_text(store, run_data(store, run))
     assert f"best pass: node {seed.id}, a seed ({origin})," in text and f"1 ok ({origin})" in text
     out = {"out": str(tmp_path / "best"), "runs_dir": str(store.runs_dir), "format": "review"}
-    write_best(run.id, out | {"force": False, "standalone": False}, True)
+    write_best(run.id, **out, force=False, standalone=False)
     assert f"It comes from `{origin}`, node {seed.id}" in (tmp_path / "best" / "README.md").read_text()
 
 

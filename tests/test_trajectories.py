@@ -10,14 +10,14 @@ import pytest
 import tiny_search
 from typer.testing import CliRunner
 
-from passagent.cli import app
-from passagent.cli.commands import running
+from passagent.cli import app, running
 from passagent.cli.look_verbs import show
 from passagent.errors import UsageError
 from passagent.models.scripted import ReplayModel, ScriptedModel, calling
 from passagent.models.types import LENGTH, Message, Reply, Usage, assistant
 from passagent.search.setup import Parts
 from passagent.store import Store, nodes, runs
+from passagent.store.redaction import redact, redacted
 from passagent.store.trajectories import (
     FORMAT,
     Call,
@@ -27,7 +27,6 @@ from passagent.store.trajectories import (
     find_episode,
     trajectory,
 )
-from passagent.system.redaction import redact, redacted
 
 SETTINGS = tiny_search.settings(4, 2, 3)
 TOOLS = ["file_editor", "check", "pass_evaluator", "search_knowledge", "search_code", "profile"]

@@ -204,7 +204,7 @@ def settings(iters: int, islands: int, seed: int) -> dict[str, object]:
 
 def program() -> None:
     """The entry behind `main`, so that its errors and exit codes are those of the command line."""
-    from passagent.cli.commands import running
+    from passagent.cli import running
 
     verb, target, runs_dir, *rest = sys.argv[1:]
     made = parts(float(rest[-1]), Gate(Path(os.environ["HOLD"])) if "HOLD" in os.environ else None)

@@ -20,7 +20,7 @@ from passagent.config import AgentConfig
 from passagent.errors import nearest
 from passagent.models.retry import ContextOverflow
 from passagent.models.types import LENGTH, REFUSAL, Message, Model, Reply, Usage, clean, meant_tool
-from passagent.system.redaction import redacted
+from passagent.store.redaction import redacted
 
 Save = Callable[[Message, Usage | None], None]
 """Takes a message of the conversation, with the call's usage if it is a model's; it is stored before anything

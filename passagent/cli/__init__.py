@@ -13,10 +13,10 @@ import typer
 from typer.core import TyperGroup
 
 from passagent import __version__
-from passagent.cli import look_verbs, pass_verbs, run_verbs, serve_verbs, tool_verbs
+from passagent.cli import data_verbs, deploy_verbs, look_verbs, pass_verbs, run_verbs, serve_verbs, task_verbs
 from passagent.cli.parameters import VARIABLES
 from passagent.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, PassagentError
-from passagent.system.faults import machine_fault
+from passagent.sandbox.faults import machine_fault
 
 GROUPS = {
     "start": ("optimize", "run", "eval"),
@@ -54,7 +54,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for verbs in (run_verbs, look_verbs, pass_verbs, tool_verbs, serve_verbs):
+_VERBS = (run_verbs, look_verbs, pass_verbs, deploy_verbs, data_verbs, task_verbs, serve_verbs)
+for verbs in _VERBS:
     app.add_typer(verbs.commands)
 
 

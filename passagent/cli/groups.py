@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Required
 from annotated_types import Ge, Le
 from typing_extensions import TypedDict
 
+from passagent.option_groups import Option
 from passagent.options import (
     Against,
     Count,
@@ -23,7 +24,6 @@ from passagent.options import (
     StoreOptions,
     seconds,
 )
-from passagent.system.option_groups import Option
 
 FILE = "FILE"
 
@@ -50,19 +50,16 @@ class ExportOptions(TypedDict, total=False):
     keep: Annotated[
         str | None, Option("Which examples, such as 'as_score > 0.1 and steps <= 50'.", metavar="CONDITION")
     ]
-    by: Annotated[
-        Literal["episode", "step"],
-        Option("An example is a whole episode, or a step that gained.", default="episode"),
-    ]
+    by: Annotated[Literal["episode", "step"], Option(default="episode")]
+    """An example is a whole episode, or a step that gained."""
     best_of: Annotated[Count | None, Option("At most so many of a task, the best.")]
     per_sequence: Annotated[Count | None, Option("At most so many of an operator sequence, the best.")]
     failures: Annotated[bool, Option("Write failed episodes, too: failures_*.")]
     pairs: Annotated[bool, Option("Write pairs (better, worse): preferences.jsonl.")]
     parquet: Annotated[bool, Option("Write tables as parquet, too.")]
     against: Against
-    tokenizer: Annotated[
-        str | None, Option("A tokenizer.json that lengths are counted with.", metavar="FILE")
-    ]
+    tokenizer: Annotated[str | None, Option(metavar="FILE")]
+    """A tokenizer.json that lengths are counted with."""
 
 
 class BuildOptions(TypedDict, total=False):
@@ -70,9 +67,8 @@ class BuildOptions(TypedDict, total=False):
 
     out: Required[Annotated[str | Path, Option("The directory to write, or to go on with.", metavar="DIR")]]
     shapes: Annotated[int, Ge(1), Le(10), Option("Of each subgraph, the recorded one included.", default=10)]
-    evaluation: Annotated[
-        Natural, Option("Operator sequences of each kind for evaluation, at most a fifth.", default=200)
-    ]
+    evaluation: Annotated[Natural, Option(default=200)]
+    """Operator sequences of each kind for evaluation, at most a fifth."""
     backward: Annotated[bool, Option("Also what training computes: forward and backward graphs.")]
     device: Device
     parallel: Annotated[Count | None, Option("Processes at a time.", shown="one for each core")]
@@ -91,13 +87,8 @@ class BestOptions(StoreOptions, total=False):
     out: Annotated[str, Option("The directory to write.", metavar="DIR")]
     force: Annotated[bool, Option("Replace the pass files in it.")]
     standalone: Annotated[bool, Option("Write it so that it runs without passagent.")]
-    format: Annotated[
-        Literal["review", "kernelbench", "flashinfer"],
-        Option(
-            "A directory to review, a ModelNew for KernelBench, or a Solution for flashinfer-bench.",
-            default="review",
-        ),
-    ]
+    format: Annotated[Literal["review", "kernelbench", "flashinfer"], Option(default="review")]
+    """A directory to review, a ModelNew for KernelBench, or a Solution for flashinfer-bench."""
 
 
 class ImportOptions(TypedDict, total=False):
@@ -108,14 +99,8 @@ class ImportOptions(TypedDict, total=False):
         list[int], Option("Of kernelbench.", metavar="1,2,3", default=[1, 2, 3], shown="1,2,3", parse=levels)
     ]
     device: Device
-    max_input: Annotated[
-        Count | None,
-        Option(
-            "Cut inputs along their leading dimension to this size, or leave the call out.",
-            metavar="MIB",
-            shown="as large as they are",
-        ),
-    ]
+    max_input: Annotated[Count | None, Option(metavar="MIB", shown="as large as they are")]
+    """Cut inputs along their leading dimension to this size, or leave the call out."""
     timeout: Annotated[Count, Option("Seconds for a problem.", default=600)]
     jobs: Annotated[Count, Option("Problems at a time.", flags=("--jobs", "-j"), default=1)]
     compute_ops: Annotated[
@@ -128,9 +113,8 @@ class ImportOptions(TypedDict, total=False):
 class WorkerOptions(TypedDict, total=False):
     """How a machine's devices are offered."""
 
-    listen: Annotated[
-        str, Option("Where it listens; with ssh://HOST, on this machine.", default="127.0.0.1:8700")
-    ]
+    listen: Annotated[str, Option(default="127.0.0.1:8700")]
+    """Where it listens; with ssh://HOST, on this machine."""
     device: Annotated[str, Option("cpu, cuda, cuda:N, cuda:N,cuda:M or cuda:all.", default="cpu")]
     token_file: Annotated[
         str,
@@ -142,26 +126,19 @@ class WorkerOptions(TypedDict, total=False):
     ]
     tls_cert: Annotated[str | None, Option("Serve https with this certificate.", metavar=FILE)]
     tls_key: Annotated[str | None, Option("The certificate's key.", metavar=FILE)]
-    remote_command: Annotated[
-        str, Option("With ssh://HOST: passagent there.", metavar="COMMAND", default="passagent")
-    ]
+    remote_command: Annotated[str, Option(metavar="COMMAND", default="passagent")]
+    """With ssh://HOST: passagent there."""
 
 
 class PageOptions(TypedDict, total=False):
     """How the page is served."""
 
     port: Annotated[Natural, Option("Where it answers; 0: any free one.", default=8640)]
-    host: Annotated[
-        str,
-        Option(
-            "The interface. Any but this machine's own asks for a token, which is printed.",
-            default="127.0.0.1",
-        ),
-    ]
+    host: Annotated[str, Option(default="127.0.0.1")]
+    """The interface. Any but this machine's own asks for a token, which is printed."""
     token: Annotated[str | None, Option("Ask for this one.", shown="made anew each time")]
-    allow_host: Annotated[
-        list[str] | None, Option("Another name it is reached by, as behind a proxy.", metavar="NAME")
-    ]
+    allow_host: Annotated[list[str] | None, Option(metavar="NAME")]
+    """Another name it is reached by, as behind a proxy."""
     control: Annotated[bool, Option("With buttons that stop live runs.")]
     library: OwnLibrary
 
@@ -170,13 +147,11 @@ class McpOptions(PresetOptions, StoreOptions, total=False):
     """How the evaluator is served to coding agents."""
 
     tasks: Annotated[list[str] | None, Option("Tasks beside the examples.", metavar="DIR")]
-    http: Annotated[
-        str | None, Option("Serve at this address; port 0: a free one.", metavar="HOST:PORT", shown="stdio")
-    ]
+    http: Annotated[str | None, Option(metavar="HOST:PORT", shown="stdio")]
+    """Serve at this address; port 0: a free one."""
     device: Device
-    trust_files: Annotated[
-        bool, Option("Offer the tool extract, which runs models' files without a sandbox.")
-    ]
+    trust_files: Annotated[bool, Option()]
+    """Offer the tool extract, which runs models' files without a sandbox."""
     max_wait: Annotated[float, Option("Answer after at most so many seconds.", default=45.0, parse=seconds)]
 
 

@@ -12,14 +12,14 @@ import typer
 from passagent.cli.groups import PageOptions, ShowOptions
 from passagent.cli.parameters import argument, command
 from passagent.cli.run_verbs import Run
-from passagent.errors import PassagentError, UsageError
-from passagent.options import Json, RunsDir
-from passagent.system.faults import os_fault
-from passagent.system.option_groups import Option
-from passagent.view.text import console, interval, print_answer, printable, table
+from passagent.errors import UsageError
+from passagent.option_groups import Option
+from passagent.options import RunsDir
+from passagent.sandbox.faults import writing
+from passagent.store import Store
+from passagent.view.text import Answer, console, interval, printable, table
 
 if TYPE_CHECKING:
-    from passagent.store import Store
     from passagent.store.episodes import Episode
     from passagent.store.nodes import Node
     from passagent.store.runs import Run as RunRecord
@@ -47,33 +47,28 @@ def show(
     What it is; and of a node, how it came to be."""
     from passagent.data.export.writing import MANIFEST
     from passagent.data.pipeline.grouping import RECORD
-    from passagent.store import Store
     from passagent.tasks.reader import PREFIX
     from passagent.tasks.tasklist import is_task
 
     parts = [part for part in PARTS if options.get(part)]
     if len(parts) > 1:
         raise UsageError(f"--{parts[0]} and --{parts[1]} exclude each other")
-    path, part, as_json = Path(what), parts[0] if parts else None, options["json"]
+    path, part = Path(what), parts[0] if parts else None
     is_export, is_built = (path / MANIFEST).is_file(), (path / RECORD).is_file()
     if not (is_export or is_built or what.startswith(PREFIX) or is_task(path)):
         with Store.open(options["runs_dir"], create=False) as store:
-            _show_stored(store, what, number, part, as_json)
+            _stored(store, what, number, part).print(options["json"])
         return
     if part is not None:
         raise UsageError(f"--{part} is of a node, an episode or a run; {what} is none")
-    if is_export:
-        _show_export(path, number, as_json)
-    elif number is not None:
+    if number is not None and not is_export:
         raise UsageError(f"{what}: has no rows; passagent show TASK takes one of its tasks")
-    elif is_built:
-        _show_built(path, as_json)
-    else:
-        _show_task(what, as_json)
+    answer = _export(path, number) if is_export else _built(path) if is_built else _task(what)
+    answer.print(options["json"])
 
 
-def _show_stored(store: Store, what: str, number: int | None, part: str | None, as_json: bool) -> None:
-    """Print a node (a number), an episode (a run and its `number`) or a run, or a `part` of it.
+def _stored(store: Store, what: str, number: int | None, part: str | None) -> Answer:
+    """Return a node (a number), an episode (a run and its `number`) or a run, or a `part` of it.
 
     The part of a run is that of its best node, and so of an episode. Raises UsageError for what is not there.
     """
@@ -108,26 +103,23 @@ def _show_stored(store: Store, what: str, number: int | None, part: str | None, 
         episode = episodes.get_episode(store, node.episode_id)
     if part == "why" and node is not None:
         data = why_data(store, node)
-        print_answer(as_json, data, lambda: why_text(store, data))
-    elif part == "prompt" and episode is not None:
-        _show_prompt(store, run, episode, as_json)
-    elif node is not None and part is None:
-        _show_node(store, node, as_json)
-    elif episode is not None:
+        return Answer(data, lambda: why_text(store, data))
+    if part == "prompt" and episode is not None:
+        return _prompt(store, run, episode)
+    if node is not None and part is None:
+        return _node(store, node)
+    if episode is not None:
         conversation = trajectory(store, run, episode)
-        if as_json:
-            print(conversation.model_dump_json())
-        else:
-            print_trajectory(conversation, console(soft_wrap=True))
-    else:
-        data = run_data(store, run)
-        if as_json:
-            data["tree"] = [node_row(node) for node in nodes.of_run(store, run.id)]
-        print_answer(as_json, data, lambda: f"{run_tree(store, run.id)}\n\n{run_text(store, data)}")
+        return Answer(
+            conversation.model_dump_json(), lambda: print_trajectory(conversation, console(soft_wrap=True))
+        )
+    data = run_data(store, run)
+    with_tree = data | {"tree": [node_row(node) for node in nodes.of_run(store, run.id)]}
+    return Answer(with_tree, lambda: f"{run_tree(store, run.id)}\n\n{run_text(store, data)}")
 
 
-def _show_prompt(store: Store, run: RunRecord, episode: Episode, as_json: bool) -> None:
-    """Print the system and the task message that the episode began with, and the tools' names."""
+def _prompt(store: Store, run: RunRecord, episode: Episode) -> Answer:
+    """Return the system and the task message that the episode began with, and the tools' names."""
     from passagent.store import episodes
 
     messages = episodes.conversation(store, episode.id)[:2]
@@ -139,11 +131,11 @@ def _show_prompt(store: Store, run: RunRecord, episode: Episode, as_json: bool) 
     parts = [f"===== {message['role']} =====\n{message['content']}\n" for message in messages]
     parts.append("===== tools =====\n" + "\n".join(tool["name"] for tool in messages[0].get("tools", [])))
     data = {"run": run.id, "episode": episode.number, "messages": messages}
-    print_answer(as_json, data, lambda: "\n".join(parts))
+    return Answer(data, "\n".join(parts))
 
 
-def _show_node(store: Store, node: Node, as_json: bool) -> None:
-    """Print the node: where it comes from, its evaluation and its files."""
+def _node(store: Store, node: Node) -> Answer:
+    """Return the node: where it comes from, its evaluation and its files."""
     from passagent.search.finalists import confirmed_evaluation
     from passagent.store import episodes, nodes
     from passagent.store.sessions import runs_dir_flag
@@ -166,11 +158,11 @@ def _show_node(store: Store, node: Node, as_json: bool) -> None:
         f"\nhow it came to be: passagent show {node.id} --why{runs_dir_flag(store)} "
         "(or --prompt, --conversation)",
     ]
-    print_answer(as_json, data | {"files": files, "evaluation": judged}, lambda: "\n".join(lines))
+    return Answer(data | {"files": files, "evaluation": judged}, "\n".join(lines))
 
 
-def _show_task(name: str, as_json: bool) -> None:
-    """Print a task: its subgraphs with their inputs, where they come from, and the first one's text."""
+def _task(name: str) -> Answer:
+    """Return a task: its subgraphs with their inputs, where they come from, and the first one's text."""
     from passagent.tasks import load_task
     from passagent.tasks.reader import locate
 
@@ -189,80 +181,70 @@ def _show_task(name: str, as_json: bool) -> None:
         if row["origin"]:
             lines.append("  from " + ", ".join(f"{key} {value}" for key, value in row["origin"].items()))
     data = {"task": task.name, "path": str(task.path), "key": task.key, "operators": task.operators}
-    print_answer(as_json, data | {"subgraphs": graphs}, lambda: "\n".join(lines))
+    return Answer(data | {"subgraphs": graphs}, "\n".join(lines))
 
 
-def _show_export(path: Path, number: int | None, as_json: bool) -> None:
-    """Print what an export holds, or one row of it (from 1)."""
+def _export(path: Path, number: int | None) -> Answer:
+    """Return what an export holds, or one row of it (from 1)."""
     from passagent.data.export.writing import CARD, read_manifest, read_rows
     from passagent.view.trajectory import print_row
 
     manifest = read_manifest(path)
     if number is None:
-        print_answer(as_json, manifest, lambda: (path / CARD).read_text(encoding="utf-8"))
-        return
+        return Answer(manifest, (path / CARD).read_text(encoding="utf-8"))
     row, text = next(islice(read_rows(path), max(number, 1) - 1, None), (None, None))
     if row is None or text is None or number < 1:
         raise UsageError(f"{path}: has no row {number}; it has 1 to {manifest['rows']}")
-    if as_json:
-        print(json_text.dumps({"provenance": row, "row": json_text.loads(text)}))
-    else:
-        print_row(row, json_text.loads(text), console(soft_wrap=True))
+    content = json_text.loads(text)
+    return Answer(
+        {"provenance": row, "row": content}, lambda: print_row(row, content, console(soft_wrap=True))
+    )
 
 
-def _show_built(path: Path, as_json: bool) -> None:
-    """Print what `tasks build` wrote: what was lost at each step, and the tasks of each list."""
-    from passagent.cli.commands.task_commands import funnel_text
+def _built(path: Path) -> Answer:
+    """Return what `tasks build` wrote: what was lost at each step, and the tasks of each list."""
+    from passagent.cli.task_verbs import funnel_text
     from passagent.data.pipeline.grouping import read_record
 
     record = read_record(path)
     lists_table = table(["list", ">tasks"], [[name, str(count)] for name, count in record["tasks"].items()])
     text = f"{funnel_text(record['funnel'])}\n{lists_table}"
-    print_answer(as_json, {"directory": str(path), **record}, lambda: text)
+    return Answer({"directory": str(path), **record}, text)
 
 
 @command(commands)
 def diff(
     first: Annotated[int, argument("A", "A node's number.")],
     second: Annotated[int, argument("B", "Another node's.")],
-    runs_dir: RunsDir,
-    json: Json,
-) -> None:
+    store: Store,
+) -> Answer:
     """Compare nodes A and B. Their files, and the speedup of each subgraph."""
-    from passagent.store import Store, nodes
+    from passagent.store import nodes
     from passagent.view.difference import diff_data, diff_text
 
-    with Store.open(runs_dir, create=False) as store:
-        data = diff_data(store, nodes.get_node(store, first), nodes.get_node(store, second))
-    print_answer(json, data, lambda: diff_text(data))
+    data = diff_data(store, nodes.get_node(store, first), nodes.get_node(store, second))
+    return Answer(data, diff_text(data))
 
 
 @command(commands)
-def doctor(run: Run, runs_dir: RunsDir, json: Json) -> None:
+def doctor(run: Run, store: Store) -> Answer:
     """Check that the mechanisms of RUN work. Gives figures and advice; exit code 1 if a check failed."""
-    from passagent.store import Store, runs
+    from passagent.store import runs
     from passagent.view.doctor import examine, findings_text
 
-    with Store.open(runs_dir, create=False) as store:
-        record = runs.find_run(store, run)
-        findings = examine(store, record)
+    record = runs.find_run(store, run)
+    findings = examine(store, record)
     data = {"run": record.id, "findings": [finding._asdict() for finding in findings]}
-    print_answer(json, data, lambda: findings_text(record, findings))
-    if failed := [finding.check for finding in findings if finding.verdict == "fail"]:
-        names = ", ".join(failed)
-        raise PassagentError(f"run {record.id}: {len(failed)} of {len(findings)} checks failed: {names}")
+    failed = [finding.check for finding in findings if finding.verdict == "fail"]
+    problem = f"run {record.id}: {len(failed)} of {len(findings)} checks failed: {', '.join(failed)}"
+    return Answer(data, findings_text(record, findings), problem if failed else "")
 
 
 @command(commands)
 def view(
     runs_dir: Annotated[
         str,
-        argument(
-            "[RUNS_DIR]",
-            "Where runs are stored.",
-            envvar="PASSAGENT_RUNS_DIR",
-            show_default="runs",
-        ),
+        argument("[RUNS_DIR]", "Where runs are stored.", envvar="PASSAGENT_RUNS_DIR", show_default="runs"),
     ] = "runs",
     **options: Unpack[PageOptions],
 ) -> None:
@@ -280,21 +262,16 @@ def report(
     html: Annotated[str | None, Option("The page to write.", metavar="FILE")],
     pictures: Annotated[
         str | None,
-        Option(
-            "Draw the best so far, the islands, the tokens and the tree as SVG.",
-            metavar="DIR",
-        ),
+        Option("Draw the best so far, the islands, the tokens and the tree as SVG.", metavar="DIR"),
     ],
     runs_dir: RunsDir,
-    json: Json,
-) -> None:
+) -> Answer:
     """Write RUN as one HTML file, which opens from disk.
 
     With --pictures, draw it as SVG files, too."""
-    from passagent.store import Store, runs
-    from passagent.system.cache import write_whole
-    from passagent.view.page.one_file import one_file
-    from passagent.view.pictures import draw_run
+    from passagent.sandbox.cache import write_whole
+    from passagent.store import runs
+    from passagent.view.page.report_files import draw_run, one_file
 
     if html is None and pictures is None:
         raise UsageError("report needs --html FILE or --pictures DIR; see passagent report --help")
@@ -303,10 +280,8 @@ def report(
         sizes, left_out = dict[str, int](), list[str]()
         if html is not None:
             text = one_file(store, record)
-            try:
+            with writing(Path(html), "--html"):
                 write_whole(Path(html), text)
-            except OSError as error:
-                raise os_fault(error, Path(html), "--html") from error
             sizes[html] = len(text.encode())
         if pictures is not None:
             written, left_out = draw_run(store, record, Path(pictures))
@@ -314,15 +289,13 @@ def report(
     lines = [f"run {record.id}: {path} ({count / 1e3:.0f} kB)" for path, count in sizes.items()]
     lines += [f"not drawn: {reason}" for reason in left_out]
     data = {"run": record.id, "files": sizes, "left_out": left_out}
-    print_answer(json, data, lambda: "\n".join(lines))
+    return Answer(data, "\n".join(lines))
 
 
 @command(commands)
-def hints(runs_dir: RunsDir, json: Json) -> None:
+def hints(store: Store) -> Answer:
     """List curated and learned hints. With where they come from, and what showing learned ones gains."""
-    from passagent.store import Store
     from passagent.view.hint_report import hint_data, hints_text
 
-    with Store.open(runs_dir, create=False) as store:
-        data = hint_data(store)
-    print_answer(json, data, lambda: hints_text(data))
+    data = hint_data(store)
+    return Answer(data, hints_text(data))

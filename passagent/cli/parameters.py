@@ -5,7 +5,10 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import itertools
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -14,7 +17,7 @@ import typer
 from typer.core import TyperCommand
 from typing_extensions import TypedDict
 
-from passagent.system.option_groups import (
+from passagent.option_groups import (
     Option,
     checked,
     choices_of,
@@ -23,6 +26,9 @@ from passagent.system.option_groups import (
     parts_of,
     unknown_option,
 )
+from passagent.options import Json, RunsDir
+from passagent.store import Store
+from passagent.view.text import Answer
 
 SHOWN = 15
 """Options that `--help` shows of a command at most; `--help-all` shows all."""
@@ -40,29 +46,43 @@ def command(
     """Make a command of a function. Its help is the docstring.
 
     A parameter with an Option is an option, another one an argument; `**options: Unpack[Group]`
-    stands for all options of the group. The function is called with values that were checked. is_callback:
-    what a group of commands does without one of them.
+    stands for all options of the group. The function is called with values that were checked. What returns
+    an Answer has --json, too; what takes a `store` has --runs-dir, whose store is open until the Answer is
+    printed. is_callback: what a group of commands does without one of them.
     """
 
     def register(function: Callable[..., object]) -> Callable[..., object]:
         hints = get_type_hints(function, include_extras=True)
-        arguments, group, own_options = list[inspect.Parameter](), dict[str, Any](), dict[str, Any]()
+        arguments, options, own_options = list[inspect.Parameter](), dict[str, Any](), dict[str, Any]()
+        group, answers = None, Answer in parts_of(hints["return"])
         for parameter in inspect.signature(function).parameters.values():
             hint = hints[parameter.name]
             if parameter.kind is parameter.VAR_KEYWORD:
-                group = get_type_hints(get_args(hint)[0], include_extras=True)
+                [group] = get_args(hint)
+                options = get_type_hints(group, include_extras=True)
+            elif hint is Store:
+                own_options["runs_dir"] = RunsDir
             elif any(isinstance(part, Option) for part in parts_of(hint)):
                 own_options[parameter.name] = hint
             else:
                 arguments.append(parameter.replace(annotation=hint))
-        options = group | own_options
+        options |= own_options | ({"json": Json} if answers else {})
         every = TypedDict("every", options, total=False)  # type: ignore[misc]
 
         @functools.wraps(function)
-        def call(**values: Any) -> object:
+        def call(**values: Any) -> None:
             chosen = {name: value for name, value in values.items() if name in options}
             values.pop("help_all", None)
-            return function(**(values | checked(every, chosen)))
+            values |= checked(every, chosen)
+            as_json = answers and values["json"]
+            if answers and "json" not in hints:
+                values.pop("json")
+            with ExitStack() as stack:
+                if Store in hints.values():
+                    values["store"] = stack.enter_context(Store.open(values.pop("runs_dir"), create=False))
+                answer = function(**values)
+                if isinstance(answer, Answer):
+                    answer.print(as_json)
 
         parameters = [*arguments, *(_parameter(name, hint) for name, hint in options.items())]
         parameters += [] if is_callback else [_SHOW_ALL]
@@ -71,7 +91,7 @@ def command(
         if is_callback:
             app.callback(invoke_without_command=True)(call)
         else:
-            app.command(name, cls=functools.partial(Command, options), **settings)(call)  # type: ignore[arg-type]
+            app.command(name, cls=functools.partial(Command, options, group), **settings)(call)  # type: ignore[arg-type]
         return function
 
     return register
@@ -125,9 +145,9 @@ _SHOW_ALL = inspect.Parameter(
 class Command(TyperCommand):
     """A command whose help shows its common options, and which names the nearest to an unknown one."""
 
-    def __init__(self, options: dict[str, Any], *words: Any, **settings: Any) -> None:
+    def __init__(self, options: dict[str, Any], group: type | None, *words: Any, **settings: Any) -> None:
         super().__init__(*words, **settings)
-        self._options = options
+        self._options, self._group = options, group
 
     def parse_args(self, context: Any, words: list[str]) -> list[str]:
         """Read the command line. Raises UsageError for an unknown option, as a call from Python does."""
@@ -141,7 +161,8 @@ class Command(TyperCommand):
 
     def format_options(self, context: Any, formatter: Any) -> None:
         """Write the arguments, then at most SHOWN options, or all that there are."""
-        options = _described({name: option_in(hint) for name, hint in self._options.items()})
+        own_options = {name: option_in(hint) for name, hint in self._options.items()}
+        options = _described(own_options, self._group)
         is_short = len(options) > SHOWN and "all" not in context.meta
         arguments, rows = [], []
         for parameter in self.get_params(context):
@@ -154,9 +175,13 @@ class Command(TyperCommand):
             elif option is None:
                 rows.append(record)
             elif not (is_short and option.is_rare):
-                rows.append(
-                    (record[0].partition("  [")[0], _help_of(option, self._options[str(parameter.name)]))
-                )
+                hint = self._options[str(parameter.name)]
+                is_list = any(get_origin(part) is list for part in parts_of(hint))
+                more = ["repeatable"] * is_list + ["required"] * is_required(hint)
+                default = "" if option.default in (None, False, True) else str(option.default)
+                more += [f"default: {option.shown or default}"] if option.shown or default else []
+                help = option.help + (f"  [{'; '.join(more)}]" if more else "")
+                rows.append((record[0].partition("  [")[0], help))
         if is_short:
             rows.append(
                 ("--help-all", f"Show the other {sum(other.is_rare for other in options.values())}, too.")
@@ -169,38 +194,42 @@ class Command(TyperCommand):
             formatter.write(f"\n{VARIABLES}\n")
 
 
-def _described(options: Mapping[str, Option]) -> dict[str, Option]:
-    """`options` with the help and the defaults of the settings that they set."""
+def _described(options: Mapping[str, Option], group: type | None) -> dict[str, Option]:
+    """`options` of a group with their help, and the defaults of the settings that they set."""
     from passagent import config
 
-    tree = ast.parse(Path(config.__file__).read_text(encoding="utf-8"))
-    sentences = dict[tuple[str, str], str]()
-    for section in (node for node in tree.body if isinstance(node, ast.ClassDef)):
-        for field, text in zip(section.body, section.body[1:], strict=False):
-            match field, text:
-                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
-                    sentence = " ".join(words.split()).partition(". ")[0].rstrip(".")
-                    sentences[section.name, name] = f"{sentence}."
-    whole = config.Config()
+    whole, sentences = config.Config(), _docstrings(group) if group else {}
     result = dict(options)
     for name, option in options.items():
+        help, default_text = option.help or sentences.get(name, ""), option.shown
         if option.key is not None:
             name_of_section, _, key = option.key.partition(".")
             settings = getattr(whole, name_of_section)
-            owners = [owner.__name__ for owner in type(settings).__mro__]
-            words = next((sentences[owner, key] for owner in owners if (owner, key) in sentences), "")
-            default = getattr(settings, key)
-            default_text = option.shown or (
+            default, words = getattr(settings, key), _docstrings(type(settings)).get(key, "")
+            help = help or words.partition(". ")[0].rstrip(".").replace("`", "") + "."
+            default_text = default_text or (
                 "" if default is False or default in (None, [], {}) else str(default)
             )
-            result[name] = replace(option, help=option.help or words.replace("`", ""), shown=default_text)
+        result[name] = replace(option, help=help, shown=default_text)
     return result
 
 
-def _help_of(option: Option, hint: Any) -> str:
-    """An option's sentence, whether it may be repeated, and its default."""
-    more = ["repeatable"] if any(get_origin(part) is list for part in parts_of(hint)) else []
-    more += ["required"] if is_required(hint) else []
-    default_text = option.shown or ("" if option.default in (None, False, True) else str(option.default))
-    more += [f"default: {default_text}"] if default_text else []
-    return option.help + (f"  [{'; '.join(more)}]" if more else "")
+def _docstrings(owner: type) -> dict[str, str]:
+    """The docstrings of a class's fields, and of those that it inherits."""
+    result = dict[str, str]()
+    for base in getattr(owner, "__orig_bases__", owner.__bases__):
+        if getattr(base, "__module__", "").startswith("passagent."):
+            result |= _docstrings(base)
+    path = Path(str(sys.modules[owner.__module__].__file__))
+    section = next(node for node in _parsed(path).body if getattr(node, "name", "") == owner.__name__)
+    assert isinstance(section, ast.ClassDef)
+    for field, text in itertools.pairwise(section.body):
+        match field, text:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
+                result[name] = " ".join(words.split())
+    return result
+
+
+@functools.cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))

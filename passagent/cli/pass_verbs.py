@@ -16,26 +16,25 @@ from passagent.cli.groups import ProfileOptions
 from passagent.cli.parameters import argument, command
 from passagent.cli.run_verbs import Task
 from passagent.errors import PassagentError, UsageError
+from passagent.option_groups import Option
 from passagent.options import Device, EvalOptions, Json, OwnLibrary, config_of, settings_of
-from passagent.system.option_groups import Option
-from passagent.view.text import number, print_answer, table
+from passagent.view.text import Answer, by_column, number, table
 
 if TYPE_CHECKING:
     from passagent.config import Config
     from passagent.evaluator.candidate import Candidate
+    from passagent.evaluator.result import Evaluation
     from passagent.evaluator.service.known import Known
     from passagent.models.types import Model
     from passagent.plan.messages import Recorded, Refusal
     from passagent.store import Store
     from passagent.store.pass_library import KeptPass
     from passagent.tasks import Task as TaskRecord
-    from passagent.view.warm_evaluator import Evaluator
+    from passagent.view.handles import Evaluator
 
 commands = typer.Typer()
 library_app = typer.Typer(
-    help="List, show and verify passes found for earlier models.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
+    help="List, show and verify passes found for earlier models.", no_args_is_help=True, rich_markup_mode=None
 )
 commands.add_typer(library_app, name="library")
 
@@ -45,7 +44,7 @@ SHOWN_DIGITS = 12
 
 
 @command(commands, "eval")
-def evaluate(task: Task, json: Json, **options: Unpack[EvalOptions]) -> None:
+def evaluate(task: Task, **options: Unpack[EvalOptions]) -> Answer:
     """Judge a pass directory on TASK. Is it correct, and how fast?
 
     A pass that was measured before on this machine is answered from the store. Exit code 1 if it is not ok.
@@ -62,8 +61,7 @@ def evaluate(task: Task, json: Json, **options: Unpack[EvalOptions]) -> None:
     if options["reward"] is not None:
         if options["fresh"] or options["validator"] is not None:
             raise UsageError("--reward takes neither --fresh nor --validator")
-        _reward(task, options, settings, json)
-        return
+        return _reward(task, options, settings)
     loaded = load_task(task)
     config = load_config(options["config"], settings)
     candidate = Candidate.from_dir(options["pass_dir"] or loaded.path / "pass_dir")
@@ -78,13 +76,16 @@ def evaluate(task: Task, json: Json, **options: Unpack[EvalOptions]) -> None:
         lines.append(opinion_line(evaluation.validator))
     if result.from_store:
         lines.append(f"measured {result.measured_at}, from the store; --fresh measures again")
-    print_answer(json, data, lambda: "\n".join(lines))
-    if evaluation.status != "ok":
-        raise PassagentError(f"{evaluation.task}: the pass is judged {evaluation.status}, not ok")
+    return Answer(data, "\n".join(lines), _problem(evaluation))
 
 
-def _reward(task_path: str, options: EvalOptions, settings: dict[str, Any], as_json: bool) -> None:
-    """Judge a pass_dir as PassEnv does, write its reward and print it. Raises PassagentError."""
+def _problem(evaluation: Evaluation) -> str:
+    is_ok = evaluation.status == "ok"
+    return "" if is_ok else f"{evaluation.task}: the pass is judged {evaluation.status}, not ok"
+
+
+def _reward(task_path: str, options: EvalOptions, settings: dict[str, Any]) -> Answer:
+    """Judge a pass_dir as PassEnv does and write its reward. Raises PassagentError."""
     from passagent.data.rl.reward import write_reward
 
     place = Path(str(options["reward"]))
@@ -92,11 +93,11 @@ def _reward(task_path: str, options: EvalOptions, settings: dict[str, Any], as_j
     status, score = (None, None) if isinstance(outcome, str) else (outcome.status, outcome.as_score)
     why = outcome if isinstance(outcome, str) else f"{status}, AS {number(score, 4)}"
     data = {"reward": value, "status": status, "as_score": score}
-    print_answer(as_json, data, lambda: f"reward {value}: {why}")
+    return Answer(data, f"reward {value}: {why}")
 
 
 @command(commands)
-def profile(pass_dir: PassDir, task: Task, json: Json, **options: Unpack[ProfileOptions]) -> None:
+def profile(pass_dir: PassDir, task: Task, **options: Unpack[ProfileOptions]) -> Answer:
     """Say what limits a pass on TASK. Speed of light, compilers' figures, a trace; --deep: GPU counters."""
     from passagent.evaluator.candidate import Candidate
     from passagent.evaluator.fleet.opening import LOCAL
@@ -111,9 +112,7 @@ def profile(pass_dir: PassDir, task: Task, json: Json, **options: Unpack[Profile
     with Store.open(options["runs_dir"]) as store:
         evaluation = asyncio.run(_evaluate(store, loaded, candidate, config, None, False)).evaluation
     profiled = profile_evaluated(loaded, candidate, evaluation, config.evaluator.device, options["deep"])
-    print(profiled.as_json() if json else profiled.report())
-    if evaluation.status != "ok":
-        raise PassagentError(f"{evaluation.task}: the pass is judged {evaluation.status}, not ok")
+    return Answer(profiled.as_json(), profiled.report(), _problem(evaluation))
 
 
 async def _evaluate(
@@ -182,7 +181,11 @@ def _check_matches(candidate: Candidate, answer: Recorded) -> None:
     for failure in recording.passes:
         if not failure.plans and not answer.failed:
             reason = next((m.words for m in answer.missed if m.name == failure.name), "no reason was given")
-            place = f"{failure.file}:{_pattern_line(candidate, failure.file)}"
+            nodes = ast.parse(candidate.files[failure.file]).body
+            functions = (node for node in nodes if isinstance(node, ast.FunctionDef))
+            # 1 where the file imports it
+            line = next((function.lineno for function in functions if function.name == "pattern"), 1)
+            place = f"{failure.file}:{line}"
             problems.append(f"{place}: matches nothing: {reason}")
     if not problems:
         bare = [subgraph.name for subgraph in recording.subgraphs if not subgraph.calls]
@@ -195,45 +198,30 @@ def _place(refusal: Refusal) -> str:
     return f"{refusal.file}:{refusal.line}: " if refusal.file else ""
 
 
-def _pattern_line(candidate: Candidate, file: str) -> int:
-    """Where the file defines `pattern`; 1 where it imports it."""
-    for node in ast.parse(candidate.files[file]).body:
-        if isinstance(node, ast.FunctionDef) and node.name == "pattern":
-            return node.lineno
-    return 1
-
-
 @command(library_app, "list")
-def library_list(library: OwnLibrary, json: Json) -> None:
+def library_list(library: OwnLibrary) -> Answer:
     """List the passes that are kept, the fastest first."""
     from passagent.store.pass_library import PassLibrary
 
     with PassLibrary.open(library, create=False) as stored:
         passes = stored.passes()
-    rows = [
-        [
-            _short(record),
-            record.operators,
-            record.device,
-            record.torch,
-            f"{record.speedup:.2f}x of {record.reference}",
-            record.status
-            if record.verified_at is None
-            else f"{record.status}, verified {record.verified_at[:10]}",
-        ]
-        for record in passes
-    ]
+    columns = {
+        "region": _short,
+        "operators": lambda record: record.operators,
+        "device": lambda record: record.device,
+        "torch": lambda record: record.torch,
+        ">speedup": lambda record: f"{record.speedup:.2f}x of {record.reference}",
+        "status": lambda of: of.status + (f", verified {of.verified_at[:10]}" if of.verified_at else ""),
+    }
     data = {"library": str(stored.path), "passes": [record.data() for record in passes]}
-    header = ["region", "operators", "device", "torch", ">speedup", "status"]
-    print_answer(json, data, lambda: table(header, rows))
+    return Answer(data, table(*by_column(passes, columns)))
 
 
 @command(library_app, "show")
 def library_show(
     word: Annotated[str, argument("HASH", "The beginning of a region's hash, as list shows it.")],
     library: OwnLibrary,
-    json: Json,
-) -> None:
+) -> Answer:
     """Show a pass: where it comes from, how it was measured, its text."""
     from passagent.store.pass_library import PassLibrary
 
@@ -242,7 +230,7 @@ def library_show(
     data = record.data()
     lines = [f"{f'{key}:':<13}{value}" for key, value in data.items() if key != "files" and value is not None]
     lines += [f"\n--- {name}\n{text.rstrip()}" for name, text in record.sources.items()]
-    print_answer(json, data, lambda: "\n".join(lines))
+    return Answer(data, "\n".join(lines))
 
 
 @command(library_app, "verify")
@@ -261,7 +249,7 @@ def library_verify(
 
     from passagent.evaluator.hardware.devices import find_devices
     from passagent.store.pass_library import PassLibrary
-    from passagent.view.warm_evaluator import Evaluator
+    from passagent.view.handles import Evaluator
 
     name, torch = find_devices(device or "cpu")[0].model, version("torch")
     results: list[dict[str, str]] = []

@@ -8,22 +8,21 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import typer
 
-from passagent.cli import commands as do
 from passagent.cli.parameters import argument, command
 from passagent.errors import UsageError
+from passagent.option_groups import Option
 from passagent.options import ForkOptions, Json, Natural, ResumeOptions, RunOptions, RunsDir
-from passagent.system.faults import os_fault
-from passagent.system.option_groups import Option
-from passagent.view.text import clock, number, print_answer, table
+from passagent.sandbox.faults import writing
+from passagent.store import Store
+from passagent.view.text import Answer, by_column, clock, number, table
 
 if TYPE_CHECKING:
-    from passagent.store import Store
     from passagent.store.runs import Run as RunRecord
 
 commands = typer.Typer()
@@ -52,13 +51,17 @@ def run(
     **options: Unpack[RunOptions],
 ) -> None:
     """Search for passes for TASK. Ctrl-C stops cleanly; resume, or the same command again, goes on."""
-    do.running.run(task, options, json, events_file=events)
+    from passagent.cli import running
+
+    running.run(task, options, json, events_file=events)
 
 
 @command(commands)
 def resume(run: Run, json: Json, **options: Unpack[ResumeOptions]) -> None:
     """Go on with RUN where it was left. Its settings hold unless others are given."""
-    do.running.resume(run, options, json)
+    from passagent.cli import running
+
+    running.resume(run, options, json)
 
 
 @command(commands)
@@ -70,34 +73,34 @@ def fork(
     **options: Unpack[ForkOptions],
 ) -> None:
     """Start a new run from a node of RUN. Its settings hold unless others are given."""
-    do.running.fork(run, node, options, str(runs_dir), json)
+    from passagent.cli import running
+
+    running.fork(run, node, options, str(runs_dir), json)
 
 
 @command(commands)
 def stop(
     run: Run,
     after_episodes: Annotated[bool, Option("Finish the episodes under way first.")],
-    runs_dir: RunsDir,
-    json: Json,
-) -> None:
+    store: Store,
+) -> Answer:
     """Stop a live RUN, as Ctrl-C does. Model calls under way are finished and stored."""
-    from passagent.store import Store, runs, sessions
+    from passagent.store import runs, sessions
 
-    with Store.open(runs_dir, create=False) as store:
-        before = runs.find_run(store, run)
-        driver = sessions.ask_to_stop(store, before, after_episodes)
-        wanted, go_on = runs.get_run(store, before.id).wanted, sessions.resume_command(store, before.id)
+    before = runs.find_run(store, run)
+    driver = sessions.ask_to_stop(store, before, after_episodes)
+    wanted, go_on = runs.get_run(store, before.id).wanted, sessions.resume_command(store, before.id)
     finished = "model calls under way are finished and stored, evaluations only if they end in time"
     finished = "the episodes under way are finished first" if after_episodes else finished
     process = driver._asdict() if driver else None
     data = {"run": before.id, "wanted": wanted, "was": before.wanted, "process": process}
-    print_answer(json, data, lambda: f"run {before.id}: asked to stop; {finished}; go on with {go_on}")
+    return Answer(data, f"run {before.id}: asked to stop; {finished}; go on with {go_on}")
 
 
 @command(runs_app, is_callback=True)
-def list_runs(context: typer.Context, runs_dir: RunsDir, json: Json) -> None:
+def list_runs(context: typer.Context, runs_dir: RunsDir) -> Answer | None:
     """List the runs, newest first. `passagent runs rm RUN...` removes some."""
-    from passagent.store import Store, runs
+    from passagent.store import runs
     from passagent.view.run_summary import run_row
 
     if context.invoked_subcommand is not None:
@@ -105,77 +108,66 @@ def list_runs(context: typer.Context, runs_dir: RunsDir, json: Json) -> None:
         if any(source is not None and source.name == "COMMANDLINE" for source in sources):
             command = f"passagent runs {context.invoked_subcommand}"
             raise UsageError(f"write options after the command: {command} ...")
-        return
+        return None
     with Store.open(runs_dir, create=False) as store:
         listed = [run_row(store, run) for run in runs.list_runs(store)]
-    rows = [
-        [
-            *(run["run"], run["created_at"][:16].replace("T", " "), run["task"], run["model"], run["device"]),
-            *(run["state"], f"{run['episodes']}/{'-' if run['iters'] is None else run['iters']}"),
-            number(run["best_as"]),
-            f"{number(run['seed'])} ({run['seed_from'].split()[0]})" if run["seed_from"] else "-",
-            clock(run["elapsed_s"]),
-        ]
-        for run in listed
-    ]
-    header = [
-        "run",
-        "begun (UTC)",
-        "task",
-        "model",
-        "device",
-        "state",
-        ">episodes",
-        ">best AS",
-        "seed",
-        ">time",
-    ]
+    columns = {
+        "run": lambda run: run["run"],
+        "begun (UTC)": lambda run: run["created_at"][:16].replace("T", " "),
+        "task": lambda run: run["task"],
+        "model": lambda run: run["model"],
+        "device": lambda run: run["device"],
+        "state": lambda run: run["state"],
+        ">episodes": lambda run: f"{run['episodes']}/{'-' if run['iters'] is None else run['iters']}",
+        ">best AS": lambda run: number(run["best_as"]),
+        "seed": _seed_text,
+        ">time": lambda run: clock(run["elapsed_s"]),
+    }
     drop = ["device", "begun (UTC)", "time", "model", "seed"]
-    print_answer(json, {"runs": listed}, lambda: table(header, rows, indent="", drop=drop))
+    return Answer({"runs": listed}, table(*by_column(listed, columns), indent="", drop=drop))
+
+
+def _seed_text(run: dict[str, Any]) -> str:
+    """`1.234 (directory)`."""
+    return f"{number(run['seed'])} ({run['seed_from'].split()[0]})" if run["seed_from"] else "-"
 
 
 @command(runs_app, "rm")
 def runs_rm(
     names: Annotated[list[str], argument("RUN...", "Ids of runs, unique prefixes, or 'last'.")],
     yes: Annotated[bool, Option("Do not ask.", flags=("--yes", "-y"))],
-    runs_dir: RunsDir,
-    json: Json,
-) -> None:
+    store: Store,
+) -> Answer | None:
     """Remove runs at rest, with all that is theirs alone."""
-    from passagent.store import Store, runs, sessions
+    from passagent.store import runs, sessions
 
-    with Store.open(runs_dir, create=False) as store:
-        chosen = list({run.id: run for run in (runs.find_run(store, name) for name in names)}.values())
+    chosen = list({run.id: run for run in (runs.find_run(store, name) for name in names)}.values())
+    for run in chosen:
+        if sessions.is_driven(store, run.id):
+            raise sessions.driven(store, run.id)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UsageError("passagent runs rm asks before it removes; without a terminal say --yes")
+        named = ", ".join(f"{run.id} ({run.task}, begun {run.created_at[:16]})" for run in chosen)
+        print(f"remove {named} for good? [y/N] ", end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            return None
+    runs.for_removal(store)
+    removed = {}
+    with store.transaction():
         for run in chosen:
             if sessions.is_driven(store, run.id):
-                raise sessions.driven(store, run.id)
-        if not yes and not _agrees([f"{run.id} ({run.task}, begun {run.created_at[:16]})" for run in chosen]):
-            return
-        runs.for_removal(store)
-        removed = {}
-        with store.transaction():
-            for run in chosen:
-                if sessions.is_driven(store, run.id):
-                    raise UsageError(f"run {run.id} was taken up meanwhile; nothing was removed")
-                removed[run.id] = runs.remove_run(store, run.id)
-        for run in chosen:
-            shutil.rmtree(store.runs_dir / run.id, ignore_errors=True)
-        lines = []
-        for name, counts in removed.items():
-            hints = ", {hints} hints distilled from it".format(**counts) if counts["hints"] else ""
-            rows = "{nodes} nodes, {evaluations} evaluations, {messages} messages".format(**counts)
-            lines.append(f"removed run {name}: {rows}{hints}")
-        lines.append(f"passagent gc{sessions.runs_dir_flag(store)} frees the space")
-    data = {"removed": removed}
-    print_answer(json, data, lambda: "\n".join(lines))
-
-
-def _agrees(descriptions: list[str]) -> bool:
-    """Return whether the person at the terminal agrees. Raises UsageError where there is no terminal."""
-    if not sys.stdin.isatty():
-        raise UsageError("passagent runs rm asks before it removes; without a terminal say --yes")
-    print(f"remove {', '.join(descriptions)} for good? [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+                raise UsageError(f"run {run.id} was taken up meanwhile; nothing was removed")
+            removed[run.id] = runs.remove_run(store, run.id)
+    for run in chosen:
+        shutil.rmtree(store.runs_dir / run.id, ignore_errors=True)
+    lines = []
+    for name, counts in removed.items():
+        hints = ", {hints} hints distilled from it".format(**counts) if counts["hints"] else ""
+        rows = "{nodes} nodes, {evaluations} evaluations, {messages} messages".format(**counts)
+        lines.append(f"removed run {name}: {rows}{hints}")
+    lines.append(f"passagent gc{sessions.runs_dir_flag(store)} frees the space")
+    return Answer({"removed": removed}, "\n".join(lines))
 
 
 @command(commands)
@@ -188,28 +180,27 @@ def status(
     lines: Annotated[
         Natural, Option("With --follow: past events to begin with.", flags=("--lines", "-n"), default=20)
     ],
-    runs_dir: RunsDir,
+    store: Store,
     json: Json,
-) -> None:
+) -> Answer | None:
     """Show the state of RUN. Processes, budgets, pace, best so far; with -f, its events as they happen."""
-    from passagent.store import Store, runs, sessions
+    from passagent.store import runs, sessions
     from passagent.view.run_summary import status_data, status_text
 
-    with Store.open(runs_dir, create=False) as store:
-        if follow:
-            _follow(store, runs.find_run(store, run or "last"), lines, json)
-            return
-        live = [record for record in runs.list_runs(store) if sessions.is_driven(store, record.id)]
-        listed = [runs.find_run(store, run or "last")] if run is not None or not live else live
-        data = [status_data(store, record) for record in listed]
-        one_or_all = data[0] if run is not None else {"runs": data}
-        print_answer(json, one_or_all, lambda: "\n\n".join(status_text(store, of) for of in data))
+    if follow:
+        _follow(store, runs.find_run(store, run or "last"), lines, json)
+        return None
+    live = [record for record in runs.list_runs(store) if sessions.is_driven(store, record.id)]
+    listed = [runs.find_run(store, run or "last")] if run is not None or not live else live
+    data = [status_data(store, record) for record in listed]
+    one_or_all = data[0] if run is not None else {"runs": data}
+    return Answer(one_or_all, "\n\n".join(status_text(store, of) for of in data))
 
 
 def _follow(store: Store, run: RunRecord, count: int, as_json: bool) -> None:
     """Print a run's last `count` events, then those to come, until no process works on it."""
     from passagent.store import runs, sessions, timeline
-    from passagent.view.event_lines import event_text
+    from passagent.view.progress import event_text
     from passagent.view.run_summary import shown_state
 
     roles = {island.island: island.role for island in runs.islands(store, run.id)}
@@ -235,52 +226,45 @@ _RUN = re.compile(r"[0-9a-f]{8}")
 _OF_A_RUN = {"run.log", "best", "best.new", "devices.json"}
 
 
-class Leftover(NamedTuple):
-    """A file or directory that can go."""
-
-    kind: str
-    path: Path
-    size: int
-    """Bytes."""
-
-
 @command(commands)
-def gc(
-    dry_run: Annotated[bool, Option("Say what would go, remove nothing.")],
-    runs_dir: RunsDir,
-    json: Json,
-) -> None:
+def gc(dry_run: Annotated[bool, Option("Say what would go, remove nothing.")], store: Store) -> Answer:
     """Remove what nothing needs. Old directories, files of dead evaluators, old kernels."""
     from passagent.evaluator.reference.leftovers import dead_scratch, unused_builds
-    from passagent.store import Store, runs, sessions
+    from passagent.store import runs, sessions
 
-    with Store.open(runs_dir, create=False) as store:
-        live, reason = [run.id for run in runs.list_runs(store) if sessions.is_driven(store, run.id)], ""
-        removed = _clear(_directories_of_removed_runs(store), dry_run)
-        removed += _clear((Leftover("scratch", path, size_of(path)) for path in dead_scratch()), dry_run)
-        removed += _clear(
-            (Leftover("built kernel", path, size_of(path)) for path in unused_builds()), dry_run
+    kinds = {
+        "directory of a removed run": _directories_of_removed_runs(store),
+        "scratch": dead_scratch(),
+        "built kernel": unused_builds(),
+    }
+    leftovers: list[dict[str, Any]] = [
+        {"kind": kind, "path": str(path), "bytes": size_of(path)}
+        for kind, paths in kinds.items()
+        for path in paths
+    ]
+    for leftover in () if dry_run else leftovers:
+        _remove(Path(leftover["path"]))
+    live, reason = [run.id for run in runs.list_runs(store) if sessions.is_driven(store, run.id)], ""
+    [free] = store.rows(
+        "SELECT freelist_count * page_size AS size FROM pragma_freelist_count, pragma_page_size"
+    )
+    if free["size"] and live:
+        reason = f"the space in passagent.db is kept while a run is live: {', '.join(live)}"
+    elif free["size"]:
+        leftovers.append(
+            {"kind": "space in passagent.db", "path": str(store.runs_dir), "bytes": free["size"]}
         )
-        free = store.rows(
-            "SELECT freelist_count * page_size AS size FROM pragma_freelist_count, pragma_page_size"
-        )
-        pages = free[0]["size"]
-        if pages and live:
-            reason = f"the space in passagent.db is kept while a run is live: {', '.join(live)}"
-        elif pages:
-            removed.append(Leftover("space in passagent.db", store.runs_dir, pages))
-            if not dry_run:
-                store.execute("VACUUM", {})
-    total = sum(leftover.size for leftover in removed)
-    rows = []
-    for kind in sorted({leftover.kind for leftover in removed}):
-        sizes = [leftover.size for leftover in removed if leftover.kind == kind]
-        rows.append([kind, str(len(sizes)), _size(sum(sizes))])
+        if not dry_run:
+            store.execute("VACUUM", {})
+    sizes: dict[str, list[int]] = {}
+    for leftover in leftovers:
+        sizes.setdefault(leftover["kind"], []).append(leftover["bytes"])
+    total = sum(map(sum, sizes.values()))
+    rows = [[kind, str(len(of_kind)), _size(sum(of_kind))] for kind, of_kind in sorted(sizes.items())]
     lines = [table(["what", ">count", ">size"], rows, indent="")] if rows else []
     lines.append(f"{'would free' if dry_run else 'freed'} {_size(total)}{f'; {reason}' if reason else ''}")
-    listed = [{"kind": of.kind, "path": str(of.path), "bytes": of.size} for of in removed]
-    data = {"dry_run": dry_run, "bytes": total, "kept": reason or None, "found": listed}
-    print_answer(json, data, lambda: "\n".join(lines))
+    data = {"dry_run": dry_run, "bytes": total, "kept": reason or None, "found": leftovers}
+    return Answer(data, "\n".join(lines))
 
 
 def _size(size: int) -> str:
@@ -288,31 +272,23 @@ def _size(size: int) -> str:
     return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
 
 
-def _clear(leftovers: Iterable[Leftover], dry_run: bool) -> list[Leftover]:
-    """Remove the leftovers unless `dry_run`, and return them; one that is gone already is no error.
-
-    Raises PassagentError.
-    """
-    removed = list(leftovers)
-    for leftover in () if dry_run else removed:
-        try:
-            if leftover.path.is_dir():
-                shutil.rmtree(leftover.path, ignore_errors=True)
-            else:
-                leftover.path.unlink(missing_ok=True)
-        except OSError as error:
-            raise os_fault(error, leftover.path) from error
-    return removed
+def _remove(path: Path) -> None:
+    """Remove a file or directory; one that is gone already is no error. Raises PassagentError."""
+    with writing(path):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
-def _directories_of_removed_runs(store: Store) -> Iterator[Leftover]:
+def _directories_of_removed_runs(store: Store) -> Iterator[Path]:
     """Directories of runs that the database does not know any more."""
     run_ids = {row["id"] for row in store.rows("SELECT id FROM runs")}
     for path in store.runs_dir.iterdir():
         if path.name not in run_ids and _RUN.fullmatch(path.name) and path.is_dir():
             names = {entry.name for entry in path.iterdir()}
             if names and names <= _OF_A_RUN:
-                yield Leftover("directory of a removed run", path, size_of(path))
+                yield path
 
 
 def size_of(path: Path) -> int:

@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 from urllib.parse import urlsplit
 
@@ -20,12 +21,11 @@ from passagent.cli.groups import McpOptions, ModelsOptions, WorkerOptions
 from passagent.cli.parameters import argument, command
 from passagent.errors import InfrastructureError, PassagentError, UsageError
 from passagent.options import Json, config_of
-from passagent.view.text import print_answer, table
+from passagent.view.text import Answer, by_column, table
 
 if TYPE_CHECKING:
     from passagent.config import Config, ModelConfig
     from passagent.models.prices import Price
-    from passagent.models.types import Reply
 
 commands = typer.Typer()
 STDIN = "-"
@@ -39,11 +39,7 @@ ADDRESSES = {"openai": "OPENAI_BASE_URL", "anthropic": "ANTHROPIC_BASE_URL"}
 def worker(
     target: Annotated[
         str | None,
-        argument(
-            "[ssh://HOST]",
-            "Start it on another machine, forwarded here.",
-            show_default=False,
-        ),
+        argument("[ssh://HOST]", "Start it on another machine, forwarded here.", show_default=False),
     ] = None,
     *,
     json: Json,
@@ -159,7 +155,7 @@ def mcp(**options: Unpack[McpOptions]) -> None:
 
 
 @command(commands)
-def models(json: Json, **options: Unpack[ModelsOptions]) -> None:
+def models(**options: Unpack[ModelsOptions]) -> Answer:
     """List models with their addresses, keys and prices. Exit code 1 if one fails --check."""
     from passagent.models.prices import prices_of, read_prices
     from passagent.models.probe import distinct_models
@@ -172,11 +168,11 @@ def models(json: Json, **options: Unpack[ModelsOptions]) -> None:
         checks[model.name] = asyncio.run(checked(model, price))
     rows = [row | ({"check": checks[row["model"]]} if check else {}) for row in listed]
     data = {"prices_of": read_prices()[0], "models": rows}
-    print_answer(json, data, lambda: _text(listed) + (_check_text([*checks.values()]) if check else ""))
-    failed = [result for result in checks.values() if not result["ok"]]
-    if failed:
+    text, problem = _text(listed) + (_check_text([*checks.values()]) if check else ""), ""
+    if failed := [result for result in checks.values() if not result["ok"]]:
         first = f"{failed[0]['model']}: {failed[0]['error']}"
-        raise PassagentError(f"{len(failed)} of {len(checks)} models failed the check: {first}")
+        problem = f"{len(failed)} of {len(checks)} models failed the check: {first}"
+    return Answer(data, text, problem)
 
 
 def configured(config: Config) -> list[dict[str, Any]]:
@@ -219,7 +215,7 @@ async def checked(config: ModelConfig, price: Price | None) -> dict[str, Any]:
     `tools`: it called the tool with the right argument. `streaming`: the reply came as a stream. `caching`:
     the server reports a prompt cache.
     """
-    from passagent.models.probe import ask
+    from passagent.models.probe import PING, ask
 
     started, error = time.monotonic(), None
     http, reply, is_asked = None, None, True
@@ -230,7 +226,10 @@ async def checked(config: ModelConfig, price: Price | None) -> dict[str, Any]:
             is_asked = False
     except PassagentError as failure:
         error = str(failure).removeprefix(f"{config.name} at ")
-    called = not is_asked or _called(reply)
+    called = not is_asked
+    with suppress(ValueError, KeyError, TypeError):  # in what it answered
+        for call in reply.message["tool_calls"] if reply else []:
+            called |= call["name"] == PING.name and bool(json_text.loads(call["arguments"])["word"])
     if error is None and not called:
         error = "it answered without calling the tool as asked"
     usage = reply.usage if reply else None
@@ -248,47 +247,35 @@ async def checked(config: ModelConfig, price: Price | None) -> dict[str, Any]:
     }
 
 
-def _called(reply: Reply | None) -> bool:
-    """Return whether the reply is the tool call that was asked for."""
-    from passagent.models.probe import PING
-
-    calls = reply.message["tool_calls"] if reply else []
-    try:
-        return any(c["name"] == PING.name and json_text.loads(c["arguments"])["word"] for c in calls)
-    except (ValueError, KeyError, TypeError):
-        return False
-
-
 def _text(listed: list[dict[str, Any]]) -> str:
     from passagent.models.prices import read_prices
 
-    rows = []
-    for row in listed:
-        price = row["price"]
-        rows.append([
-            row["role"],
-            row["model"],
-            "" if row["weight"] is None else f"{row['weight']:g}",
-            row["base_url"] or ("the provider's own" if row["key"] else "none"),
-            row["key"] or "no key needed",
-            f"{price['input']:g} / {price['output']:g}" if price else "unknown",
-        ])  # fmt: skip
-    header = ["role", "model", ">weight", "address", "key", "USD per million in / out"]
-    models_table = table(header, rows, indent="", drop=["weight", "address"])
+    columns = {
+        "role": lambda row: row["role"],
+        "model": lambda row: row["model"],
+        ">weight": lambda row: "" if row["weight"] is None else f"{row['weight']:g}",
+        "address": lambda row: row["base_url"] or ("the provider's own" if row["key"] else "none"),
+        "key": lambda row: row["key"] or "no key needed",
+        "USD per million in / out": lambda row: (
+            "{input:g} / {output:g}".format(**row["price"]) if row["price"] else "unknown"
+        ),
+    }
+    models_table = table(*by_column(listed, columns), indent="", drop=["weight", "address"])
     return models_table + f"\nprices of {read_prices()[0]}; configs/prices.yaml, --price"
 
 
 def _check_text(checks: list[dict[str, Any]]) -> str:
-    rows = [
-        [
-            row["model"],
-            *("yes" if row[flag] else "no" for flag in ("ok", "tools", "streaming", "caching")),
-            f"{row['input_tokens']} + {row['output_tokens']}",
-            "unknown" if row["cost_usd"] is None else f"{row['cost_usd']:.6f}",
-            f"{row['seconds']:.1f}",
-            row["error"] or "",
-        ]
-        for row in checks
-    ]
-    header = ["model", "works", "tools", "streaming", "caching", ">tokens", ">USD", ">s", ""]
-    return "\n\n" + table(header, rows, indent="", drop=["s", "tokens", "caching", "streaming"], wrap=[""])
+    flags = {True: "yes", False: "no"}
+    columns = {
+        "model": lambda row: row["model"],
+        "works": lambda row: flags[row["ok"]],
+        "tools": lambda row: flags[row["tools"]],
+        "streaming": lambda row: flags[row["streaming"]],
+        "caching": lambda row: flags[row["caching"]],
+        ">tokens": lambda row: f"{row['input_tokens']} + {row['output_tokens']}",
+        ">USD": lambda row: "unknown" if row["cost_usd"] is None else f"{row['cost_usd']:.6f}",
+        ">s": lambda row: f"{row['seconds']:.1f}",
+        "": lambda row: row["error"] or "",
+    }
+    drop = ["s", "tokens", "caching", "streaming"]
+    return "\n\n" + table(*by_column(checks, columns), indent="", drop=drop, wrap=[""])

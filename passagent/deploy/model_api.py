@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from passagent.errors import UsageError
+from passagent.option_groups import checked
 from passagent.options import OptimizeOptions
-from passagent.system.option_groups import checked
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule

@@ -36,7 +36,9 @@ from passagent.expert.read.fusible_regions import attentions
 from passagent.kernels.toolchain import compiler
 from passagent.options import OptimizeOptions, settings_of
 from passagent.passes import Rewrite, load_directory, shipped
+from passagent.sandbox.cache import write_whole
 from passagent.sandbox.environment import device_name
+from passagent.sandbox.faults import writing
 from passagent.search import finalists
 from passagent.search.finalists import confirmed_evaluation
 from passagent.search.run_memory import kept_pass
@@ -44,8 +46,6 @@ from passagent.search.thread import Stoppable, finished
 from passagent.store import Store, nodes
 from passagent.store.locks import locked
 from passagent.store.pass_library import OFF, KeptPass, PassLibrary, library_path, library_text
-from passagent.system.cache import write_whole
-from passagent.system.faults import os_fault
 from passagent.tasks import load_task
 from passagent.tasks.extract.extracting import Regions, device_of, extract_regions, model_hash
 from passagent.tasks.extract.model_capture import Capture, Model, capture_model
@@ -395,8 +395,6 @@ def _why_nothing(result: Optimized) -> str:
 
 
 def _report(result: Optimized) -> None:
-    try:
+    with writing(result.state, "--state"):
         write_whole(result.state / "report.md", result.markdown())
         write_whole(result.state / "report.json", json.dumps(result.data(), indent=1, default=str) + "\n")
-    except OSError as error:
-        raise os_fault(error, result.state, "--state") from error

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from passagent.sandbox import cache
 from passagent.sandbox.environment import evaluator_version
-from passagent.system import cache
 from passagent.tasks.graphio import dump_graph
 from passagent.tasks.inputs import make_inputs
 from passagent.tasks.module import load_module

@@ -25,7 +25,7 @@ import torch
 from passagent.kernels.cpp import CTYPES, SCALARS
 from passagent.kernels.layout import Like, Order, laid, orders, row_major, seen, strides
 from passagent.kernels.toolchain import FLAGS, HEADERS, LIBRARIES, NOTHING, PRELUDE_TEXT, processor
-from passagent.system.cache import cache_dir
+from passagent.sandbox.cache import cache_dir
 
 
 def cpp_kernel(

@@ -17,9 +17,9 @@ from pathlib import Path
 from passagent.errors import PassagentError
 from passagent.kernels.source_errors import KernelBuildError
 from passagent.sandbox import tools
+from passagent.sandbox.cache import cache_dir
 from passagent.sandbox.limits import COMPILE, MESSAGE, PRECOMPILE, ToolLimits
 from passagent.sandbox.tools import NO_ACCESS, Access
-from passagent.system.cache import cache_dir
 
 HEADERS = frozenset({
     "algorithm", "array", "assert.h", "atomic", "bit", "bitset", "cassert", "cctype", "cerrno", "cfloat",

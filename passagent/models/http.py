@@ -24,7 +24,7 @@ from passagent.config import ModelConfig
 from passagent.errors import PassagentError, UsageError, one_line
 from passagent.models.retry import ContextOverflow, Transient, retry_after
 from passagent.models.types import Message, Reply, ToolSpec, Usage, clean, valid_history
-from passagent.system.redaction import redact, redacted
+from passagent.store.redaction import redact, redacted
 
 log = logging.getLogger("passagent.models")
 

@@ -15,7 +15,7 @@ from passagent.models.prices import Price
 from passagent.models.retry import Retrying, Transient
 from passagent.models.types import Message, Reply, ToolSpec, Usage
 from passagent.store import Episode, Store, ledger
-from passagent.system.redaction import redact
+from passagent.store.redaction import redact
 
 Admit = Callable[[int, float | None], Awaitable[Callable[[], None]]]
 """`admit(tokens, cost)` returns when so much more may be spent; cost in USD, None where it is not known. What

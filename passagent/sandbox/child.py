@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from passagent.errors import InfrastructureError
 from passagent.sandbox.environment import import_path, worker_environment
-from passagent.system.faults import named
+from passagent.sandbox.faults import named
 
 if TYPE_CHECKING:
     from passagent.sandbox.sandbox import Limits

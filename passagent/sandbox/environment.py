@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from passagent.errors import InfrastructureError
-from passagent.system.machine_memory import memory_bytes
+from passagent.sandbox.machine_memory import memory_bytes
 
 _ROOT = Path(__file__).resolve().parents[1]
 _SOURCES = ["sandbox/*.py", "evaluator/**/*.py", "kernels/*", "plan/*", "tasks/*.py"]

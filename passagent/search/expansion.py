@@ -19,7 +19,7 @@ from passagent.search.islands import IslandView, choose_parent, gains_after, is_
 from passagent.search.run_models import choose_model, metered, writer_of
 from passagent.search.session import Session
 from passagent.store import SEEDS, Episode, Node, episodes, hint_uses, nodes, runs
-from passagent.system.redaction import redacted
+from passagent.store.redaction import redacted
 
 
 async def run_claimed(session: Session, episode: Episode) -> Episode:

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from passagent.evaluator.fleet.offers import versions
+from passagent.sandbox.cache import write_whole
+from passagent.sandbox.faults import writing
+from passagent.store.redaction import redact
 from passagent.store.sessions import SAVE_S
-from passagent.system.cache import write_whole
-from passagent.system.faults import os_fault
-from passagent.system.redaction import redact
 
 _log: ContextVar[Path | None] = ContextVar("run log", default=None)
 
@@ -53,11 +53,9 @@ def run_log(directory: Path) -> Iterator[Path]:
     Where several runs go on at once, each in a task of its own, what is said in another's is left out.
     """
     path = directory / "run.log"
-    try:
+    with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
         handler = _LogFile(path, encoding="utf-8")
-    except OSError as error:
-        raise os_fault(error, directory) from error
     handler.setFormatter(Redacting("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logger = logging.getLogger("passagent")
     level = logger.level

@@ -31,7 +31,7 @@ from passagent.search.islands import IslandView
 from passagent.search.session import EXPERT, Session, Stopping
 from passagent.search.stop import Want
 from passagent.store import SEEDS, Episode, Node, episodes, hint_uses, ledger, nodes
-from passagent.system.redaction import redact
+from passagent.store.redaction import redact
 
 log = logging.getLogger("passagent.search")
 

@@ -34,6 +34,7 @@ from passagent.models.ensemble import model_names
 from passagent.models.prices import Price, check_budget, prices_of
 from passagent.models.probe import check_models
 from passagent.models.types import Model
+from passagent.sandbox.faults import writing
 from passagent.search import finalists
 from passagent.search.candidates import propose
 from passagent.search.controller import search
@@ -43,7 +44,6 @@ from passagent.search.session import Evaluator, Session
 from passagent.store import Node, Run, Store, episodes, nodes, runs, sessions
 from passagent.store.sessions import driven, resume_command
 from passagent.store.timeline import Follower
-from passagent.system.faults import os_fault
 from passagent.tasks import Task, load_task
 
 log = logging.getLogger("passagent.search")
@@ -339,12 +339,10 @@ def export_best(store: Store, run: Run) -> Path | None:
         return None
     path = store.runs_dir / run.id / "best"
     fresh = path.with_name("best.new")
-    try:
+    with writing(path):
         shutil.rmtree(fresh, ignore_errors=True)  # a dead process's
         fresh.mkdir(parents=True)
         Candidate(nodes.get_files(store, best)).write(fresh)
         shutil.rmtree(path, ignore_errors=True)
         fresh.rename(path)
-    except OSError as error:
-        raise os_fault(error, path) from error
     return path

@@ -1,16 +1,56 @@
-"""A search on a thread of its own, for callers that are not asyncio's, and how it is stopped from outside."""
+"""An event loop on a thread of its own, and a search on it, for callers that are not asyncio's.
+
+It works in a script, in a thread, and in a notebook, whose own loop is running.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
-from passagent.system.threads import LoopThread
-
 T = TypeVar("T")
+
+
+class LoopThread:
+    """A running loop; `close` ends it. The thread does not keep a process from ending."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """The result of a coroutine that is on its way; cancelling it cancels the coroutine."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of a coroutine, waited for; it is cancelled if the caller is interrupted."""
+        future = self.start(work)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Call a function on the loop's thread; nobody waits for it."""
+        self._loop.call_soon_threadsafe(function)
+
+    def close(self) -> None:
+        """End loop and thread, after what is being cancelled has cleaned up."""
+
+        async def all_else_done() -> None:
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            await asyncio.gather(*others, return_exceptions=True)
+
+        self.run(all_else_done())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
 
 class Stoppable(Protocol):

@@ -20,7 +20,7 @@ from typing import Any, Self, TypeVar
 
 from passagent import __version__
 from passagent.errors import InfrastructureError, PassagentError, UsageError
-from passagent.system.faults import os_fault
+from passagent.sandbox.faults import writing
 
 DATABASE = "passagent.db"
 BUSY_TIMEOUT_S = 15.0
@@ -237,13 +237,11 @@ class Store(Connection):
         """
         root = Path(runs_dir).absolute()
         path = root / DATABASE
-        try:
+        with writing(root):
             if not create and not path.is_file():
                 raise UsageError(f"{root}: holds no runs; start one with passagent run, or give --runs-dir")
             if create:
                 root.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise os_fault(error, root) from error
         is_writable = create or (not to_look and os.access(root, os.W_OK) and os.access(path, os.W_OK))
         return cls(root, not is_writable)
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from passagent.errors import PassagentError
 from passagent.store.database import Store, now
+from passagent.store.redaction import redacted
 from passagent.store.runs import SEEDS, Run
-from passagent.system.redaction import redacted
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from passagent.store.database import Store, now
 from passagent.store.episodes import Episode
-from passagent.system.redaction import redacted
+from passagent.store.redaction import redacted
 
 
 class LearnedRow(NamedTuple):

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from passagent.errors import UsageError
-from passagent.system.faults import os_fault
+from passagent.sandbox.faults import os_fault, writing
 
 _FLOCK = "hhqqi4x"
 """struct flock of 64-bit Linux: type, whence, start, length, pid."""
@@ -26,10 +26,8 @@ def take_lock(path: Path, byte: int) -> int | None:
 
     Raises MachineFault where the file cannot be written.
     """
-    try:
+    with writing(path):
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise os_fault(error, path) from error
     try:
         fcntl.fcntl(file, fcntl.F_OFD_SETLK, _request(byte))
     except BlockingIOError:

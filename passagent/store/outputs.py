@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 from pydantic import BaseModel
 
 from passagent.errors import UsageError
-from passagent.system.faults import os_fault
+from passagent.sandbox.faults import os_fault
 
 
 @contextmanager

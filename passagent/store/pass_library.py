@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from passagent.errors import UsageError
+from passagent.sandbox.faults import writing
 from passagent.store.database import Connection, now
-from passagent.system.faults import os_fault
 
 SCHEMA = 2
 """The version of TABLES (`PRAGMA user_version`)."""
@@ -140,10 +140,8 @@ class PassLibrary(Connection):
             raise UsageError("the library is off; name a file with --library, or unset PASSAGENT_LIBRARY")
         if (to_look or not create) and not place.is_file():
             raise UsageError(f"{place}: there is no library here; passagent run and optimize make it")
-        try:
+        with writing(place.parent, "--library"):
             place.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise os_fault(error, place.parent, "--library") from error
         library = cls(place, to_look)
         try:
             if not to_look and library.version != SCHEMA:

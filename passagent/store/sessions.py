@@ -17,8 +17,8 @@ from passagent.errors import UsageError
 from passagent.store import runs
 from passagent.store.database import Store, now
 from passagent.store.locks import is_locked, take_lock, this_process
+from passagent.store.redaction import redact
 from passagent.store.runs import Run
-from passagent.system.redaction import redact
 
 LOCKS = "runs.lock"
 """Name of the lock file. The id of a run, a number of eight hexadecimal digits, is its byte."""

@@ -15,8 +15,8 @@ from passagent.errors import UsageError
 from passagent.store import nodes, runs
 from passagent.store.database import Store, written
 from passagent.store.episodes import Episode, get_episode, unpack_message
+from passagent.store.redaction import redacted
 from passagent.store.runs import Run
-from passagent.system.redaction import redacted
 
 FORMAT: Literal["passagent.trajectory/1"] = "passagent.trajectory/1"
 

@@ -24,7 +24,7 @@ import torch.fx
 import torch.utils._pytree as pytree
 
 from passagent.errors import MachineFault, TaskError
-from passagent.system.faults import machine_fault
+from passagent.sandbox.faults import machine_fault
 from passagent.tasks.capture import capture
 from passagent.tasks.graphio import MODULES
 from passagent.tasks.inputs import make_inputs

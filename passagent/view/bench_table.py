@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any, TextIO
 
 from passagent.data.bench import measure
@@ -15,9 +16,8 @@ from passagent.data.bench.summary import BOUNDS, METRICS, Estimate, Losses, Summ
 from passagent.events import Event, OnEvent
 from passagent.store import Store, runs
 from passagent.store.runs import Run
-from passagent.view.event_lines import PROGRESS, event_line
-from passagent.view.progress import Screen
-from passagent.view.text import TableData, clock, number, table
+from passagent.view.progress import PROGRESS, Screen, event_line
+from passagent.view.text import TableData, by_column, clock, number, table
 
 HEADERS = {
     "fast_1": "fast_1 (%)",
@@ -27,55 +27,45 @@ HEADERS = {
     "as_score": "AS",
 }
 _GRAPH_FIELDS = {
-    "name",
-    "dtype",
-    "status",
-    "speedup",
-    "vs_reference",
-    "passes_from_t",
-    "eager_ms",
-    "compiled_ms",
-    "pace_ms",
-    "unstable",
-}
+    "name", "dtype", "status", "speedup", "vs_reference", "passes_from_t", "eager_ms", "compiled_ms",
+    "pace_ms", "unstable",
+}  # fmt: skip
 
 
 def bench_table(summaries: Sequence[Summary]) -> TableData:
     """Return PassNet's Table 1: a row for each compiler, the 95% intervals in brackets."""
-    header = ["compiler", "dispatch", *(f">{name}" for name in ("tasks", "subgraphs", *HEADERS.values()))]
-    rows = [
-        [
-            summary.compiler,
-            summary.dispatch,
-            str(summary.tasks) if summary.tasks == summary.asked else f"{summary.tasks}/{summary.asked}",
-            str(summary.subgraphs),
-            *(cell(summary, metric) for metric in METRICS),
-        ]
-        for summary in summaries
-    ]
+    columns: dict[str, Callable[[Summary], str]] = {
+        "compiler": lambda summary: summary.compiler,
+        "dispatch": lambda summary: summary.dispatch,
+        ">tasks": lambda of: str(of.tasks) if of.tasks == of.asked else f"{of.tasks}/{of.asked}",
+        ">subgraphs": lambda summary: str(summary.subgraphs),
+        **{f">{HEADERS[metric]}": partial(cell, metric=metric) for metric in METRICS},
+    }
     drop = ["dispatch", "subgraphs", "Sub. CR (%)", "fast_1 (%)", "Samp. CR (%)"]
-    return TableData(header, rows, drop, indent="")
+    return TableData(*by_column(summaries, columns), drop, indent="")
 
 
 def suite_text(lines: Sequence[Line]) -> str:
     """A line for each compiler, base and level; the means' 95% intervals in brackets."""
-    header = ["compiler", "against", "level", ">problems"]
-    header += [f">fast_{p:g} (%)" for p in LEVELS_P] + [">G-mean", ">AS", ">of bandwidth (%)"]
-    rows = [
-        [
-            line.compiler,
-            line.base,
-            line.level,
-            str(line.problems),
-            *(_shown(Estimate(line.fast[p].value), 100, 1) for p in LEVELS_P),
-            _shown(line.gmean, 1, 3),
-            _shown(line.as_score, 1, 3) if line.base == "eager" else "",
-            _shown(Estimate(line.light.value), 100, 1) if line.base == "eager" else "",
-        ]
-        for line in lines
-    ]
+
+    def share_faster(line: Line, p: float) -> str:
+        return _shown(Estimate(line.fast[p].value), 100, 1)
+
+    def of_eager(line: Line, estimate: Estimate, scale: float, digits: int) -> str:
+        return _shown(estimate, scale, digits) if line.base == "eager" else ""
+
+    columns: dict[str, Callable[[Line], str]] = {
+        "compiler": lambda line: line.compiler,
+        "against": lambda line: line.base,
+        "level": lambda line: line.level,
+        ">problems": lambda line: str(line.problems),
+        **{f">fast_{p:g} (%)": partial(share_faster, p=p) for p in LEVELS_P},
+        ">G-mean": lambda line: _shown(line.gmean, 1, 3),
+        ">AS": lambda line: of_eager(line, line.as_score, 1, 3),
+        ">of bandwidth (%)": lambda line: of_eager(line, Estimate(line.light.value), 100, 1),
+    }
     drop = ["of bandwidth (%)", "fast_0 (%)", "AS", "fast_2 (%)", "problems"]
-    return table(header, rows, indent="", drop=drop)
+    return table(*by_column(lines, columns), indent="", drop=drop)
 
 
 def suite_data(lines: Sequence[Line]) -> list[dict[str, Any]]:
@@ -87,43 +77,38 @@ def suite_data(lines: Sequence[Line]) -> list[dict[str, Any]]:
 
 def losses_text(losses: Losses) -> str:
     """PassNet's Tables 7 and 8 of one compiler, and a table by category."""
-    total = sum(losses.ranges)
-    names = [
-        f"< {BOUNDS[0]:g}x",
-        *(f"{low:g}-{high:g}x" for low, high in itertools.pairwise(BOUNDS)),
-    ]
-    what = "kernel speedup" if losses.is_kernel else "speedup end to end"
-    spread = [
-        [name, str(count), number(100 * count / total, 1)]
-        for name, count in zip([*names, f">= {BOUNDS[-1]:g}x"], losses.ranges, strict=True)
-    ]
-    parts = [
-        f"{losses.compiler}: {total} correct subgraphs",
-        table([what, ">subgraphs", ">share (%)"], spread, indent=""),
-    ]
-    if losses.causes:
-        slower = sum(cause.subgraphs for cause in losses.causes)
-        rows = [
-            [
-                cause.name,
-                str(cause.subgraphs),
-                number(100 * cause.subgraphs / slower, 1),
-                number(cause.median, 2),
-            ]
-            for cause in losses.causes
-        ]
-        parts.append(table(["slower, because of", ">subgraphs", ">share (%)", ">median"], rows, indent=""))
-    rows = [
-        [of.name, *map(str, (of.subgraphs, of.slower, of.wrong)), number(of.median, 2)]
-        for of in losses.categories
-    ]
-    parts.append(table(["category", ">subgraphs", ">slower", ">wrong", ">median"], rows, indent=""))
-    return "\n\n".join(parts)
+    total, slower = sum(losses.ranges), sum(cause.subgraphs for cause in losses.causes)
+    ranges = [f"{low:g}-{high:g}x" for low, high in itertools.pairwise(BOUNDS)]
+    names = [f"< {BOUNDS[0]:g}x", *ranges, f">= {BOUNDS[-1]:g}x"]
+    spread = {
+        "kernel speedup" if losses.is_kernel else "speedup end to end": lambda pair: pair[0],
+        ">subgraphs": lambda pair: str(pair[1]),
+        ">share (%)": lambda pair: number(100 * pair[1] / total, 1),
+    }
+    causes = {
+        "slower, because of": lambda cause: cause.name,
+        ">subgraphs": lambda cause: str(cause.subgraphs),
+        ">share (%)": lambda cause: number(100 * cause.subgraphs / slower, 1),
+        ">median": lambda cause: number(cause.median, 2),
+    }
+    categories = {
+        "category": lambda of: of.name,
+        ">subgraphs": lambda of: str(of.subgraphs),
+        ">slower": lambda of: str(of.slower),
+        ">wrong": lambda of: str(of.wrong),
+        ">median": lambda of: number(of.median, 2),
+    }
+    tables = [by_column(zip(names, losses.ranges, strict=True), spread)]
+    tables += [by_column(losses.causes, causes)] if losses.causes else []
+    tables.append(by_column(losses.categories, categories))
+    texts = (table(*header_and_rows, indent="") for header_and_rows in tables)
+    return "\n\n".join([f"{losses.compiler}: {total} correct subgraphs", *texts])
 
 
 def cell(summary: Summary, metric: str) -> str:
     """A figure in the table's unit, its interval in brackets."""
-    return _figure(metric, getattr(summary, metric))
+    is_share = metric in ("fast_1", "sample_cr", "subgraph_cr")
+    return _shown(getattr(summary, metric), *((100, 1) if is_share else (1, 3)))
 
 
 def data(summaries: Sequence[Summary], rows: Sequence[Row]) -> dict[str, Any]:
@@ -146,11 +131,6 @@ def data(summaries: Sequence[Summary], rows: Sequence[Row]) -> dict[str, Any]:
             if row.evaluation is not None
         ],
     }
-
-
-def _figure(metric: str, estimate: Estimate) -> str:
-    is_share = metric in ("fast_1", "sample_cr", "subgraph_cr")
-    return _shown(estimate, 100, 1) if is_share else _shown(estimate, 1, 3)
 
 
 def _shown(estimate: Estimate, scale: float, digits: int) -> str:

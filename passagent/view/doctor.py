@@ -67,22 +67,19 @@ def _candidates(store: Store, run: Run, config: Config) -> Finding:
     shares = ", ".join(f"{count / total:.0%} {status}" for status, count in counts.most_common() if count)
     text = f"{total} nodes: {shares}" if total else "none yet"
     figures = {status: count for status, count in counts.items() if count}
-    worst = max(figures.keys() - {"ok"}, key=lambda status: counts[status], default="")
-    advice = _ADVICE.get(worst, "passagent show NODE shows a failed one")
     if counts["infrastructure"]:
         return Finding("candidates", text, figures, "warn", _ADVICE["infrastructure"])
-    if total >= 10 and not correct:
-        return Finding("candidates", text, figures, "fail", advice)
-    if total >= 10 and correct / total < 0.2:
-        return Finding("candidates", text, figures, "warn", advice)
-    return Finding("candidates", text, figures)
+    if total < 10 or correct / total >= 0.2:
+        return Finding("candidates", text, figures)
+    worst = max(figures.keys() - {"ok"}, key=lambda status: counts[status], default="")
+    advice = _ADVICE.get(worst, "passagent show NODE shows a failed one")
+    return Finding("candidates", text, figures, "warn" if correct else "fail", advice)
 
 
 def _finalists(store: Store, run: Run, config: Config) -> Finding:
     """Check that the second measurement bears out the first."""
     rows = finalists.last_series(store, run.id)
-    again = finalists.scores(rows)
-    node_ids = {row.node_id for row in rows}
+    again, node_ids = finalists.scores(rows), {row.node_id for row in rows}
     failed = sorted({row.node_id for row in rows if row.status != "ok"})
     first = {node_id: nodes.get_node(store, node_id).as_score for node_id in node_ids}
     ratios = [
@@ -93,12 +90,11 @@ def _finalists(store: Store, run: Run, config: Config) -> Finding:
     mean = sum(ratios) / len(ratios) if ratios else None
     figures = {"measured_again": len(node_ids), "no_longer_right": failed, "mean_change": mean}
     if not node_ids:
-        text = "no node was measured again"
         has_correct = any(counts.get("ok") for counts in nodes.counts(store, run.id).values())
         if run.state == "finished" and config.search.finalists and has_correct:
             advice = "the run's winner may be luck: passagent resume RUN"
-            return Finding("finalists", text, figures, "fail", advice)
-        return Finding("finalists", f"{text} yet", figures)
+            return Finding("finalists", "no node was measured again", figures, "fail", advice)
+        return Finding("finalists", "no node was measured again yet", figures)
     text = f"{len(node_ids)} measured again, on average {percent(mean)} against the first time"
     if failed:
         text += f"; node {', '.join(map(str, failed))} was not right the second time"
@@ -127,10 +123,10 @@ def _models(store: Store, run: Run, config: Config) -> Finding:
     share = bad / counts["requests"] if counts["requests"] else 0.0
     worst = errors[0] if errors else {"error": "", "count": 0}
     figures = counts | {"worst_error": worst["error"], "worst_count": worst["count"], "share": share}
-    text = (
-        "{replies} replies to {requests} requests; {failed} failed, {broken} came broken, {again} were tried "
-        "again"
-    ).format(**counts)
+    words = (
+        "{replies} replies to {requests} requests; {failed} failed, {broken} came broken, {again} were tried"
+    )
+    text = f"{words} again".format(**counts)
     if not bad:
         return Finding("models", text, figures)
     advice = f"{worst['count']} times: {printable(' '.join(str(worst['error'] or '').split()))[:200]}"
@@ -144,12 +140,9 @@ def _devices(store: Store, run: Run, config: Config) -> Finding:
     if not devices:
         return Finding("devices", "none was used yet", {"devices": []})
     unfit = [device for device in devices if device["state"].startswith(("quarantined", "waits"))]
-    faults, busy = (
-        sum(device["faults"] for device in devices),
-        [f"{device['busy']:.0%}" for device in devices],
-    )
-    text = f"{len(devices) - len(unfit)} of {len(devices)} fit, {faults} faults charged to no candidate"
-    text += f"; busy {', '.join(busy)}"
+    faults, busy = sum(of["faults"] for of in devices), ", ".join(f"{of['busy']:.0%}" for of in devices)
+    fit = f"{len(devices) - len(unfit)} of {len(devices)} fit"
+    text = f"{fit}, {faults} faults charged to no candidate; busy {busy}"
     advice = "; ".join(f"{device['device']} {device['state']}" for device in unfit)
     return Finding("devices", text, {"devices": devices}, "warn" if unfit else "ok", advice)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from passagent.agent.observe import failures, violations_text
 from passagent.evaluator.result import Evaluation, Speedup
-from passagent.view.text import TableData, interval, number
+from passagent.view.text import TableData, by_column, interval, number
 
 
 def evaluation_text(evaluation: Evaluation) -> str:
@@ -41,26 +41,18 @@ def evaluation_text(evaluation: Evaluation) -> str:
 
 def graph_table(evaluation: Evaluation) -> TableData:
     """Return a row for each graph; the notes say what the figures are, and which are stated for a pace."""
-    header = ["graph", "dtype", "status", ">speedup [95%]", ">eager ms", ">compiled ms"]
-    header += [">max diff", ">matches"]
-    reference_columns = (
-        [f">vs {evaluation.reference}"] if any(graph.vs_reference for graph in evaluation.graphs) else []
-    )
-    rows = [
-        [
-            graph.name,
-            graph.dtype,
-            graph.status + (" (unstable)" if graph.unstable else ""),
-            _shown(graph.speedup),
-            *[_shown(graph.vs_reference) for _ in reference_columns],
-            number(graph.eager_ms, 4),
-            number(graph.compiled_ms, 4),
-            "-" if graph.max_abs_diff is None else f"{graph.max_abs_diff:.2g}",
-            str(graph.matches),
-        ]
-        for graph in evaluation.graphs
-    ]
-    header[4:4] = reference_columns
+    reference = {f">vs {evaluation.reference}": lambda graph: _shown(graph.vs_reference)}
+    columns = {
+        "graph": lambda graph: graph.name,
+        "dtype": lambda graph: graph.dtype,
+        "status": lambda graph: graph.status + (" (unstable)" if graph.unstable else ""),
+        ">speedup [95%]": lambda graph: _shown(graph.speedup),
+        **(reference if any(graph.vs_reference for graph in evaluation.graphs) else {}),
+        ">eager ms": lambda graph: number(graph.eager_ms, 4),
+        ">compiled ms": lambda graph: number(graph.compiled_ms, 4),
+        ">max diff": lambda graph: "-" if graph.max_abs_diff is None else f"{graph.max_abs_diff:.2g}",
+        ">matches": lambda graph: str(graph.matches),
+    }
     notes = []
     if any(graph.speedup for graph in evaluation.graphs) and "estimator" in evaluation.protocol:
         notes.append(evaluation.protocol["estimator"])
@@ -72,7 +64,7 @@ def graph_table(evaluation: Evaluation) -> TableData:
     if paced:
         notes.append(f"stated for the pace that the machine had at first: {', '.join(paced)}")
     drop = ["matches", "max diff", "compiled ms", "eager ms", "dtype"]
-    return TableData(header, rows, drop, notes=notes)
+    return TableData(*by_column(evaluation.graphs, columns), drop, notes=notes)
 
 
 def _shown(speedup: Speedup | None) -> str:

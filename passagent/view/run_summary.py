@@ -21,19 +21,11 @@ from passagent.store.nodes import Node, author_of
 from passagent.store.runs import SEEDS, Run
 from passagent.store.sessions import resume_command, runs_dir_flag
 from passagent.view.evaluation import graph_table
-from passagent.view.text import TableData, clock, interval, number, table, thousands
+from passagent.view.text import TableData, by_column, clock, interval, number, table, thousands
 
 _GRAPH_FIELDS = {
-    "name",
-    "dtype",
-    "status",
-    "speedup",
-    "eager_ms",
-    "compiled_ms",
-    "pace_ms",
-    "max_abs_diff",
-    "matches",
-}
+    "name", "dtype", "status", "speedup", "eager_ms", "compiled_ms", "pace_ms", "max_abs_diff", "matches",
+}  # fmt: skip
 
 
 def status_data(store: Store, run: Run, counting: bool = True) -> dict[str, Any]:
@@ -162,27 +154,24 @@ def spending_data(store: Store, run_id: str) -> dict[str, Any]:
 
 def spending_table(models: list[Spent]) -> TableData:
     """Return a row for each model, none if none was asked; the notes say which costs are not sure."""
-    header = ["model", ">replies", ">again", ">in", ">cached", ">out", ">reasoning", ">s/reply", ">USD"]
+    columns = {
+        "model": lambda group: group.group,
+        ">replies": lambda group: str(group.replies),
+        ">again": lambda group: str(group.broken + group.failed),
+        ">in": lambda group: thousands(group.input_tokens),
+        ">cached": lambda group: thousands(group.cached_tokens),
+        ">out": lambda group: thousands(group.output_tokens),
+        ">reasoning": lambda group: thousands(group.reasoning_tokens),
+        ">s/reply": lambda group: number(group.latency_s, 1),
+        ">USD": lambda group: "unknown" if group.unpriced else f"{group.cost:.4f}",
+    }
     if not any(group.input_tokens + group.output_tokens + group.broken + group.failed for group in models):
-        return TableData(header, [])
-    rows = [
-        [
-            group.group,
-            str(group.replies),
-            str(group.broken + group.failed),
-            thousands(group.input_tokens),
-            thousands(group.cached_tokens),
-            thousands(group.output_tokens),
-            thousands(group.reasoning_tokens),
-            number(group.latency_s, 1),
-            "unknown" if group.unpriced else f"{group.cost:.4f}",
-        ]
-        for group in models
-    ]
+        return TableData([*columns], [])
     notes = []
     if lost := sum(group.lost for group in models):
         notes.append(f"{lost} calls were under way when a process died: what they cost is not known")
-    return TableData(header, rows, ["reasoning", "cached", "s/reply", "again"], notes=notes)
+    drop = ["reasoning", "cached", "s/reply", "again"]
+    return TableData(*by_column(models, columns), drop, notes=notes)
 
 
 def finalists_data(store: Store, run: Run) -> list[dict[str, Any]]:
@@ -211,12 +200,12 @@ def finalists_text(finalists: list[dict[str, Any]]) -> str:
     if not finalists:
         return ""
     first, *others = finalists
-    lines = [f"measured again side by side: {_with_interval('node', first['node_id'], first['as_score'])}"]
+    lines = [f"measured again side by side: {_with_interval(first)}"]
     for place, other in enumerate(others, start=2):
         ratio = other["behind"]
         verdict = "" if other["is_behind"] else "; the two cannot be told apart"
         lines.append(
-            f"  {place}. {_with_interval('node', other['node_id'], other['as_score'])}; the winner is "
+            f"  {place}. {_with_interval(other)}; the winner is "
             f"{ratio['value'] - 1:+.1%} ({ratio['low'] - 1:+.1%} to {ratio['high'] - 1:+.1%}) ahead{verdict}"
         )
     return "\n".join(lines)
@@ -230,11 +219,10 @@ def found_since_text(store: Store, run_id: str) -> str:
     return f"found since: node {node.id}, AS {number(node.as_score, 4)} in one measurement"
 
 
-def _with_interval(word: str, node_id: int, score: dict[str, float]) -> str:
-    return (
-        f"{word} {node_id}, AS {number(score['value'], 4)} (95% {number(score['low'])} to "
-        f"{number(score['high'])})"
-    )
+def _with_interval(finalist: dict[str, Any]) -> str:
+    score = finalist["as_score"]
+    ends = f"95% {number(score['low'])} to {number(score['high'])}"
+    return f"node {finalist['node_id']}, AS {number(score['value'], 4)} ({ends})"
 
 
 def best_data(store: Store, node: Node) -> dict[str, Any]:

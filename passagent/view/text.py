@@ -9,13 +9,16 @@ import os
 import re
 import shutil
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO, TypeVar
+
+from passagent.errors import PassagentError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+T = TypeVar("T")
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # what a terminal obeys
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # what turns the direction of writing
@@ -41,16 +44,34 @@ def console(stream: TextIO | None = None, soft_wrap: bool = False) -> Console:
     return Console(file=stream, highlight=False, soft_wrap=soft_wrap, color_system=system)  # type: ignore[arg-type]
 
 
-def print_answer(as_json: bool, data: Any, text: Callable[[], Any]) -> None:
-    """Print `data` as one JSON object, or what `text()` makes for people: a text, or one of rich."""
-    if as_json:
-        print(json.dumps(data))
-        return
-    text_or_rich = text()
-    if isinstance(text_or_rich, str):
-        print(text_or_rich)
-    else:
-        console(soft_wrap=True).print(text_or_rich)
+class Answer(NamedTuple):
+    """The answer of a command, in both forms."""
+
+    data: Any
+    """For `--json`: an object, or its JSON."""
+    text: Any
+    """For people: a text or one of rich, or what makes or prints it."""
+    problem: str = ""
+    """Why the exit code is 1 all the same."""
+
+    def print(self, as_json: bool) -> None:
+        """Print it in its form. Raises PassagentError for a problem."""
+        text = self.text() if callable(self.text) and not as_json else self.text
+        if as_json:
+            print(self.data if isinstance(self.data, str) else json.dumps(self.data))
+        elif isinstance(text, str):
+            print(text)
+        elif text is not None:
+            console(soft_wrap=True).print(text)
+        if self.problem:
+            raise PassagentError(self.problem)
+
+
+def by_column(
+    items: Iterable[T], columns: Mapping[str, Callable[[T], str]]
+) -> tuple[list[str], list[list[str]]]:
+    """Return header and rows of a table: a row for each item, of whose columns each says what it shows."""
+    return [*columns], [[cell(item) for cell in columns.values()] for item in items]
 
 
 @dataclass(frozen=True)

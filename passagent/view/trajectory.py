@@ -11,7 +11,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 from passagent.data.export.writing import Summary
-from passagent.store.trajectories import Candidate, Trajectory, Turn
+from passagent.store.trajectories import Trajectory, Turn
 from passagent.view.text import counted, number, printable
 
 HEAD = 12
@@ -22,7 +22,19 @@ MAX_LINES = 60
 
 def print_trajectory(trajectory: Trajectory, console: Console) -> None:
     """Print the episode; long texts are cut, `--json` has them whole."""
-    for line in _header(trajectory):
+    begun = "the task itself" if trajectory.parent is None else f"node {trajectory.parent}"
+    score = f" (AS {number(trajectory.parent_as, 4)})" if trajectory.parent_as is not None else ""
+    end = "still running" if trajectory.state == "running" else f"ended: {trajectory.end_reason}"
+    best = "no correct node"
+    if trajectory.best_node is not None:
+        best = f"best node {trajectory.best_node}, AS {number(trajectory.best_as, 4)}"
+    for line in (
+        f"run {trajectory.run}, episode {trajectory.episode}: {trajectory.task}, {trajectory.model}, "
+        f"{trajectory.device}",
+        f"island {trajectory.island} ({trajectory.role}), seed {trajectory.seed}, from {begun}{score}",
+        f"{trajectory.steps} steps, {trajectory.input_tokens} tokens in, {trajectory.output_tokens} out; "
+        f"{len(trajectory.nodes)} nodes, {best}; {end}",
+    ):
         console.print(plain(line))
     nodes_by_call = {node.call_id: node for node in trajectory.nodes}
     for position, turn in enumerate(trajectory.messages, 1):
@@ -34,7 +46,10 @@ def print_trajectory(trajectory: Trajectory, console: Console) -> None:
         for call in message.get("tool_calls", ()):
             console.print(_call(call))
         if node := nodes_by_call.get(message.get("tool_call_id", "")):
-            console.print(plain(_node(node, trajectory), "bold"))
+            score = "" if node.as_score is None else f", AS {number(node.as_score, 4)}"
+            best = " (the episode's best)" if node.node == trajectory.best_node else ""
+            verdict = f"=> node {node.node}: {node.status or node.state}{score}{best}"
+            console.print(plain(verdict, "bold"))
 
 
 def _rule(console: Console, title: str) -> None:
@@ -44,22 +59,6 @@ def _rule(console: Console, title: str) -> None:
 def _cut_text(console: Console, text: str, limit: int, style: str = "") -> None:
     if text.strip():
         console.print(cut(text.strip(), limit), style=style)
-
-
-def _header(trajectory: Trajectory) -> list[str]:
-    begun = "the task itself" if trajectory.parent is None else f"node {trajectory.parent}"
-    score = f" (AS {number(trajectory.parent_as, 4)})" if trajectory.parent_as is not None else ""
-    end = "still running" if trajectory.state == "running" else f"ended: {trajectory.end_reason}"
-    best = "no correct node"
-    if trajectory.best_node is not None:
-        best = f"best node {trajectory.best_node}, AS {number(trajectory.best_as, 4)}"
-    return [
-        f"run {trajectory.run}, episode {trajectory.episode}: {trajectory.task}, {trajectory.model}, "
-        f"{trajectory.device}",
-        f"island {trajectory.island} ({trajectory.role}), seed {trajectory.seed}, from {begun}{score}",
-        f"{trajectory.steps} steps, {trajectory.input_tokens} tokens in, {trajectory.output_tokens} out; "
-        f"{len(trajectory.nodes)} nodes, {best}; {end}",
-    ]
 
 
 def _title(turn: Turn) -> str:
@@ -108,13 +107,6 @@ def _call(call: dict[str, str]) -> Text:
 def _value(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 120 else text[:117] + "..."
-
-
-def _node(node: Candidate, trajectory: Trajectory) -> str:
-    verdict = node.status or node.state
-    score = "" if node.as_score is None else f", AS {number(node.as_score, 4)}"
-    best = " (the episode's best)" if node.node == trajectory.best_node else ""
-    return f"=> node {node.node}: {verdict}{score}{best}"
 
 
 def cut(text: str, limit: int) -> Text:

@@ -55,24 +55,19 @@ def tree_text(nodes: list[Node], best: int | None, again: Mapping[int, float | N
     stack = [(node, 1) for node in reversed(children.get(None, []))]
     while stack:
         node, depth = stack.pop()
-        lines.append(_line(node, depth, node.id == best, again.get(node.id)))
+        score = f" AS {number(node.as_score)}" if node.as_score is not None else ""
+        if (mean := again.get(node.id)) is not None:
+            score = f" AS {number(mean)}, measured again (first {number(node.as_score)})"
+        repeat = f" (equal to {node.repeat_of})" if node.repeat_of else ""
+        mark = " *" if node.id == best else ""
+        place = "seed" if node.island == SEEDS else f"island {node.island}"
+        line = f"{'  ' * min(depth, 20)}{node.id} {place} {node.status or node.state}{score}{repeat}{mark}"
+        room = max(20, width() - len(line) - 2)
+        lines.append(f"{line}: {shortened(short_note(node.note), room)}" if node.note else line)
         stack += [(child, depth + 1) for child in reversed(children.get(node.id, []))]
     if len(nodes) > len(listed_nodes):
         lines.append(f"... and {len(nodes) - len(listed_nodes)} more nodes")
     return "\n".join(lines)
-
-
-def _line(node: Node, depth: int, is_best: bool, again: float | None) -> str:
-    verdict = node.status or node.state
-    score = f" AS {number(node.as_score)}" if node.as_score is not None else ""
-    if again is not None:
-        score = f" AS {number(again)}, measured again (first {number(node.as_score)})"
-    repeat = f" (equal to {node.repeat_of})" if node.repeat_of else ""
-    mark = " *" if is_best else ""
-    place = "seed" if node.island == SEEDS else f"island {node.island}"
-    line = f"{'  ' * min(depth, 20)}{node.id} {place} {verdict}{score}{repeat}{mark}"
-    room = max(20, width() - len(line) - 2)
-    return f"{line}: {shortened(short_note(node.note), room)}" if node.note else line
 
 
 LEVEL = 48
@@ -111,11 +106,13 @@ class Layout:
 def layout(nodes: Sequence[Made], best: int | None) -> Layout:
     """Place of each level at most LEVEL nodes: the lineage of `best`, then those that led furthest."""
     children: dict[int | None, list[Made]] = {}
-    ids = {node.id for node in nodes}
+    parents, lineage = {node.id: node.parent for node in nodes}, set[int]()
     for node in nodes:
-        children.setdefault(node.parent if node.parent in ids else None, []).append(node)
+        children.setdefault(node.parent if node.parent in parents else None, []).append(node)
     size, reach = _below(nodes)
-    lineage = _lineage(nodes, best)
+    while best in parents:
+        lineage.add(best)
+        best = parents[best]
     placed: list[Placed] = []
     level: list[Placed | None] = [None]
     depth = 0
@@ -153,15 +150,6 @@ def _below(nodes: Sequence[Made]) -> tuple[dict[int, int], dict[int, float]]:
             size[node.parent] += size[node.id]
             reach[node.parent] = max(reach[node.parent], reach[node.id])
     return size, reach
-
-
-def _lineage(nodes: Sequence[Made], best: int | None) -> set[int]:
-    parents = {node.id: node.parent for node in nodes}
-    ids = set()
-    while best in parents:
-        ids.add(best)
-        best = parents[best]
-    return ids
 
 
 def _spread(parents: list[Placed | None]) -> list[float]:

@@ -35,9 +35,9 @@ from passagent.store import evaluations
 from passagent.store.database import Store
 from passagent.store.episodes import get_episode
 from passagent.store.outputs import whole_directory
+from passagent.store.redaction import redact
 from passagent.store.runs import get_run
 from passagent.store.trajectories import Trajectory, trajectory
-from passagent.system.redaction import redact
 from passagent.tasks import load_task
 from passagent.tasks.tasklist import find_tasks
 

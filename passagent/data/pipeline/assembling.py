@@ -33,9 +33,9 @@ from passagent.data.pipeline.grouping import (
     partition,
 )
 from passagent.errors import UsageError
+from passagent.sandbox.cache import write_whole
 from passagent.store.locks import locked
 from passagent.store.outputs import RowFile, whole_directory
-from passagent.system.cache import write_whole
 from passagent.tasks.extract.sample import write_sample
 from passagent.tasks.reader import FILES, write_list
 from passagent.tasks.suites.forked_jobs import Answer, Function, Jobs

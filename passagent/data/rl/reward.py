@@ -27,10 +27,10 @@ from passagent.evaluator.fleet.opening import environment_key, open_pool
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.service import known
 from passagent.evaluator.service.pool import SubjectLost
+from passagent.sandbox.cache import write_whole
+from passagent.sandbox.faults import writing
+from passagent.search.thread import LoopThread
 from passagent.store import Store
-from passagent.system.cache import write_whole
-from passagent.system.faults import os_fault
-from passagent.system.threads import LoopThread
 from passagent.tasks import Task, load_task
 
 log = logging.getLogger("passagent.data.rl")
@@ -167,7 +167,7 @@ def write_reward(
     the trial as failed instead of scoring it.
     """
     evaluation_path, reward_path = out / "evaluation.json", out / "reward.txt"
-    try:
+    with writing(out, "--reward"):
         for path in (evaluation_path, reward_path):
             path.unlink(missing_ok=True)  # an earlier one's, whatever fails below
         task, config = load_task(task_path), load_config(preset, settings).evaluator
@@ -182,6 +182,4 @@ def write_reward(
             reward = reward_of(judged)
             write_whole(evaluation_path, judged.model_dump_json() + "\n")
         write_whole(reward_path, f"{reward}\n")
-    except OSError as error:
-        raise os_fault(error, out, "--reward") from error
     return reward, judged

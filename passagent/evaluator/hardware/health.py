@@ -18,7 +18,7 @@ from passagent.errors import InfrastructureError
 from passagent.evaluator.hardware.devices import Device, find_device
 from passagent.evaluator.hardware.nvml import SICK_REASONS, gpu_problem, gpu_state
 from passagent.sandbox.environment import import_path
-from passagent.system.faults import check_places
+from passagent.sandbox.faults import check_places
 
 CHECK_TIMEOUT_S = 90.0
 """For a whole health check, most of which is torch's import, s."""

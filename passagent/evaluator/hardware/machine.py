@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from passagent.errors import InfrastructureError
+from passagent.sandbox import cache
 from passagent.sandbox.environment import ask_module, device_name
-from passagent.system import cache
 
 SIZES = (2**20, 2**24, 2**27)
 """Working sets whose bandwidth is measured, bytes: in cache, at its border, in memory."""

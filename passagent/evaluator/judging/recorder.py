@@ -38,8 +38,7 @@ from passagent.plan.facts import device_facts
 from passagent.plan.messages import Missed, Recorded, Refusal
 from passagent.plan.messages import Subgraph as RecordedSubgraph
 from passagent.plan.model import Plan, Recording
-from passagent.sandbox import tools
-from passagent.system import faults
+from passagent.sandbox import faults, tools
 from passagent.tasks.reader import LibraryRule, Subgraph, library_rule
 
 _PLACE = re.compile(r"^(\S+?(?::\d+:\d+|\(\d+\))): error:", re.MULTILINE)

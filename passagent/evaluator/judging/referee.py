@@ -27,8 +27,8 @@ from passagent.evaluator.reference.eager import EagerGraph
 from passagent.evaluator.result import Candidate, Evaluation, Subject
 from passagent.plan import artefact
 from passagent.sandbox.child import ForkServer
-from passagent.system.faults import named
-from passagent.system.machine_memory import available_bytes
+from passagent.sandbox.faults import named
+from passagent.sandbox.machine_memory import available_bytes
 from passagent.tasks.reader import Task
 
 

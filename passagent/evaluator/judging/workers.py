@@ -17,9 +17,9 @@ from passagent.evaluator.runner.thread_worker import ThreadServer
 from passagent.evaluator.runner.worker_messages import Prepare
 from passagent.evaluator.runner.worker_process import fork_server
 from passagent.kernels import build
+from passagent.sandbox.cache import cache_dir
 from passagent.sandbox.child import ForkServer
 from passagent.sandbox.environment import worker_threads
-from passagent.system.cache import cache_dir
 
 SPARES = 2
 """Workers made ahead: for a candidate and the next pair, or for eager, whose last for several evaluations."""

@@ -13,8 +13,8 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from passagent.config import EvaluatorConfig
+from passagent.sandbox import cache
 from passagent.sandbox.environment import device_name, evaluator_version, worker_threads
-from passagent.system import cache
 from passagent.tasks.reader import Task
 
 KEPT_S = 24 * 3600.0

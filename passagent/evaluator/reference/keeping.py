@@ -9,7 +9,7 @@ from passagent.errors import InfrastructureError, PassagentError, TaskError
 from passagent.evaluator.hardware import health
 from passagent.sandbox.channel import Arena
 from passagent.sandbox.environment import device_memory_bytes
-from passagent.system.machine_memory import available_bytes
+from passagent.sandbox.machine_memory import available_bytes
 from passagent.tasks.reader import Subgraph
 
 KEPT_GRAPHS = 64

@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from passagent.sandbox.cache import cache_dir
 from passagent.sandbox.child import LOG
-from passagent.system.cache import cache_dir
 
 DEAD_S = 24 * 3600.0
 """Without a change for this long, a scratch directory that no process has is a dead one's, s."""

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
+from passagent.sandbox import cache
 from passagent.sandbox.environment import device_name
-from passagent.system import cache
 from passagent.tasks.reader import Subgraph
 
 

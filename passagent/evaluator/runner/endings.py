@@ -10,8 +10,8 @@ from passagent.errors import InfrastructureError, MachineFault
 from passagent.evaluator.result import Status
 from passagent.evaluator.runner.worker_messages import Error
 from passagent.evaluator.worker_text import plain
+from passagent.sandbox.faults import NO_MEMORY, machine_fault
 from passagent.sandbox.sandbox import Limits
-from passagent.system.faults import NO_MEMORY, machine_fault
 
 LIMITS = Limits()
 """The limits of every worker; its address space is limited separately."""

@@ -28,9 +28,9 @@ from passagent.evaluator.runner.worker_process import MODULE
 from passagent.sandbox.channel import Channel, ChannelClosed, ChannelTimeout
 from passagent.sandbox.child import Ending, Fork, ForkServer
 from passagent.sandbox.environment import worker_memory
+from passagent.sandbox.faults import named
+from passagent.sandbox.machine_memory import memory_kills
 from passagent.sandbox.unseen import hidden
-from passagent.system.faults import named
-from passagent.system.machine_memory import memory_kills
 
 _ENTER_S = 20.0
 """For a worker to shut itself in."""

@@ -22,7 +22,7 @@ from passagent.evaluator.runner import worker
 from passagent.evaluator.runner.endings import WorkerDied
 from passagent.evaluator.runner.process import Worker
 from passagent.sandbox.channel import Channel
-from passagent.system.faults import named
+from passagent.sandbox.faults import named
 
 _END_S = 5.0
 """For a worker to end, which it does when it has answered."""

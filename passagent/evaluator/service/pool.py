@@ -31,7 +31,7 @@ from passagent.evaluator.service.device_owner import DeviceOwner, Fleet, Lost
 from passagent.evaluator.service.referee_process import RefereeProcess
 from passagent.evaluator.target import target_of
 from passagent.sandbox.environment import core_shares
-from passagent.system.faults import speaks_of_places
+from passagent.sandbox.faults import speaks_of_places
 
 log = logging.getLogger("passagent.evaluator")
 

@@ -15,7 +15,7 @@ from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.service.device_owner import Lost
 from passagent.evaluator.service.serve import answer
-from passagent.system.faults import named
+from passagent.sandbox.faults import named
 
 
 class RefereeInside:

@@ -21,8 +21,8 @@ from passagent.evaluator.hardware import health
 from passagent.evaluator.hardware.devices import Device
 from passagent.evaluator.service.device_owner import KINDS, Lost
 from passagent.sandbox.environment import import_path
-from passagent.system.faults import NO_MEMORY, named
-from passagent.system.machine_memory import memory_kills
+from passagent.sandbox.faults import NO_MEMORY, named
+from passagent.sandbox.machine_memory import memory_kills
 
 log = logging.getLogger("passagent.evaluator")
 

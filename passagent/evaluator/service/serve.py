@@ -24,7 +24,7 @@ from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.runner.worker_process import fork_server
 from passagent.evaluator.service.device_owner import error_kind
 from passagent.sandbox.environment import worker_threads
-from passagent.system.faults import named
+from passagent.sandbox.faults import named
 
 if TYPE_CHECKING:
     from passagent.evaluator.judging.referee import Referee

@@ -23,8 +23,8 @@ from pydantic import BaseModel, ValidationError
 
 from passagent.errors import MachineFault
 from passagent.sandbox.child import ForkServer, serve
+from passagent.sandbox.machine_memory import memory_kills
 from passagent.sandbox.sandbox import Limits
-from passagent.system.machine_memory import memory_kills
 
 _PRELOADED = (
     "torch._dynamo",

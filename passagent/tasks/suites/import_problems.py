@@ -16,9 +16,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from passagent.sandbox.faults import writing
+from passagent.sandbox.machine_memory import memory_bytes
 from passagent.store.outputs import RowFile, whole_directory
-from passagent.system.faults import os_fault
-from passagent.system.machine_memory import memory_bytes
 from passagent.tasks.reader import FILES, GRAPH_LIST, write_list
 from passagent.tasks.suites.forked_jobs import Jobs, Refused, lacks_memory
 from passagent.tasks.suites.problems import PROBLEM, Converted, How, Problem, Row
@@ -49,12 +49,10 @@ def import_problems(problems: Sequence[Problem], out: Path, how: How) -> Iterato
             yield row
         else:
             new.append(problem)
-    try:
+    with writing(out, "--out"):
         out.mkdir(parents=True, exist_ok=True)
         for unfinished in out.glob(".*/"):
             shutil.rmtree(unfinished)
-    except OSError as error:
-        raise os_fault(error, out, "--out") from error
     memory = 0 if how.device.startswith("cuda") else memory_bytes() * 3 // 4 // how.jobs
     with Jobs(how.jobs, how.device, how.timeout_s, memory) as jobs:
         for row in jobs.map(lambda problem: _import(problem, out, how, jobs), new):

@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict
 
 from passagent.errors import UsageError, closest
-from passagent.system.faults import os_fault
+from passagent.sandbox.faults import writing
 from passagent.tasks.reader import ALLOWED, ComputeOps
 from passagent.tasks.suites.forked_jobs import Ended
 
@@ -131,10 +131,8 @@ def find_problems(suite: str, place: str, levels: Sequence[int]) -> list[Problem
     if not root.exists():
         raise UsageError(f"{place}: no such file or directory")
     find, looks_for = _FINDERS[suite]
-    try:
+    with writing(root, "PATH"):
         problems = list(find(root, levels))
-    except OSError as error:
-        raise os_fault(error, root, "PATH") from error
     if not problems:
         raise UsageError(f"{place}: holds no problem of {suite}; it looks for {looks_for}")
     return problems

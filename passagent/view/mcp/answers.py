@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, Field
 
 from passagent.agent.toolbox import start_of
-from passagent.system.redaction import redact
+from passagent.store.redaction import redact
 
 LIMIT = 8000
 """Characters of an answer, as JSON."""

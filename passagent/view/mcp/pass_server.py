@@ -107,7 +107,15 @@ def build(service: PassTools) -> PassServer:
     )
     server.service = service
     _add_resources(server, service)
-    _add_prompts(server, service)
+
+    @server.prompt(name="write_pass", description="How to write a pass, and the task to write one for.")
+    async def write_pass(task: str, ctx: Context) -> str:
+        try:
+            loaded_task = service.task(task)
+            return answers.harmless(await service.prompt(client_of(ctx), loaded_task))
+        except PassagentError as error:
+            raise ValueError(answers.harmless(str(error))) from error
+
     return server
 
 
@@ -177,16 +185,6 @@ def _node(service: PassTools, run: str, number: str) -> dict[str, Any]:
     files = nodes.get_files(service.store, stored_node)
     shown = {answers.harmless(name): answers.harmless(text) for name, text in files.items()}
     return job_answer(service, stored_node).model_dump(mode="json") | {"files": shown}
-
-
-def _add_prompts(server: PassServer, service: PassTools) -> None:
-    @server.prompt(name="write_pass", description="How to write a pass, and the task to write one for.")
-    async def write_pass(task: str, ctx: Context) -> str:
-        try:
-            loaded_task = service.task(task)
-            return answers.harmless(await service.prompt(client_of(ctx), loaded_task))
-        except PassagentError as error:
-            raise ValueError(answers.harmless(str(error))) from error
 
 
 TOKEN = "PASSAGENT_MCP_TOKEN"

@@ -11,23 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from passagent.agent import tool_specs as specs
 from passagent.agent.prompt import plain_note, task_text
 from passagent.agent.taskfiles import ToolError
-from passagent.agent.tool_specs import (
-    CODE,
-    CODE_SPEC,
-    CURSOR,
-    DEEP,
-    DOCUMENT,
-    JUDGES,
-    KNOWS,
-    LIMITS,
-    QUERY,
-    RECORDS,
-    TELLS,
-    described,
-    method_spec,
-)
+from passagent.agent.tool_specs import described, method_spec
 from passagent.agent.toolbox import MAX_PASSAGES, checked, found_code, passages, start_of
 from passagent.agent.workspace import Workspace, candidate_files
 from passagent.config import Config
@@ -55,8 +42,8 @@ NOTED = {"read_task", "check", "search_knowledge", "similar"}
 TaskName = Annotated[str, "a task's name, as list_tasks gives it"]
 Files = Annotated[dict[str, str], f"the pass directory: file name to text, *.py modules and {MANIFEST}"]
 JobNumber = Annotated[int, "the job's number, as evaluate gave it"]
-Query = Annotated[str, QUERY["description"]]
-Cursor = Annotated[str | None, CURSOR["description"]]
+Query = Annotated[str, specs.QUERY["description"]]
+Cursor = Annotated[str | None, specs.CURSOR["description"]]
 
 
 @dataclass(frozen=True)
@@ -103,7 +90,7 @@ class PassTools(Service):
         text = task_text(await self.context(loaded)) if path is None else read_file(loaded, path)
         return answers.paged(answers.Answer(text=text), cursor)
 
-    @described(f"Record a pass directory {RECORDS} It is no evaluation; evaluate begins with the same.")
+    @described(f"Record a pass directory {specs.RECORDS} It is no evaluation; evaluate begins with the same.")
     async def check(
         self, caller: Caller, task: TaskName, files: Files, cursor: Cursor = None
     ) -> answers.Answer:
@@ -119,8 +106,8 @@ class PassTools(Service):
         return answers.paged(answers.Answer(ok=result.data["is_sound"], text=result.text), cursor)
 
     @described(
-        f"Evaluate a pass directory {JUDGES} Tells {TELLS} It waits at most 45 s: if the state is "
-        "`running` then, go on with wait(job). The same files again are the same job."
+        f"Evaluate a pass directory {specs.JUDGES} Tells {specs.TELLS} It waits at most 45 s: if the state "
+        "is `running` then, go on with wait(job). The same files again are the same job."
     )
     async def evaluate(self, caller: Caller, task: TaskName, files: Files) -> answers.JobAnswer:
         begun = asyncio.get_running_loop().time()
@@ -143,9 +130,9 @@ class PassTools(Service):
         most = self.max_wait_s if seconds is None else max(0, seconds)
         return job_answer(self, await self.wait_for(job, most, caller.report), cursor)
 
-    @described(f"What limits the candidate of a job that is done: {LIMITS}")
+    @described(f"What limits the candidate of a job that is done: {specs.LIMITS}")
     async def profile(
-        self, caller: Caller, job: JobNumber, deep: Annotated[bool, DEEP["description"]] = False
+        self, caller: Caller, job: JobNumber, deep: Annotated[bool, specs.DEEP["description"]] = False
     ) -> answers.Answer:
         node = nodes.get_node(self.store, job)
         if node.state != "done":
@@ -164,7 +151,7 @@ class PassTools(Service):
         return job_answer(self, await self.cancel_job(job))
 
     @described(
-        f"Search {KNOWS} by keywords; read_document reads a document that was found. With task, what "
+        f"Search {specs.KNOWS} by keywords; read_document reads a document that was found. With task, what "
         "names its operators comes first."
     )
     async def search_knowledge(
@@ -176,7 +163,7 @@ class PassTools(Service):
         return answers.paged(answers.Answer(text=text), None, fence=False)
 
     async def read_document(
-        self, caller: Caller, path: Annotated[str, DOCUMENT["description"]], cursor: Cursor = None
+        self, caller: Caller, path: Annotated[str, specs.DOCUMENT["description"]], cursor: Cursor = None
     ) -> answers.Answer:
         """Read a knowledge document. index.md is the map of all."""
         text = knowledge.read(path, target=target_of(self.config.evaluator))
@@ -378,7 +365,7 @@ def _candidate(task: Task, files: dict[str, str], verb: str) -> dict[str, str]:
 
 
 SERVED = {
-    name: CODE_SPEC if name == CODE else method_spec(name, method)
+    name: specs.CODE_SPEC if name == specs.CODE else method_spec(name, method)
     for name, method in vars(PassTools).items()
     if not name.startswith("_")
 }

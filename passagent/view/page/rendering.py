@@ -43,20 +43,8 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.filters |= {
-        "number": number,
-        "interval": interval,
-        "clock": clock,
-        "thousands": thousands,
-        "percent": percent,
-        "counted": counted,
-        "when": when,
-        "code": code,
-        "diff": diff,
-        "plain": plain,
-        "size": size,
-        "picture": picture,
-    }
+    filters = (number, interval, clock, thousands, percent, counted, when, code, diff, plain, size, picture)
+    templates.filters |= {function.__name__: function for function in filters}
     return templates
 
 

@@ -22,18 +22,9 @@ from passagent.store.pass_library import KeptPass, PassLibrary
 from passagent.store.runs import SEEDS, Run
 from passagent.store.sessions import runs_dir_flag
 from passagent.store.trajectories import find_episode, trajectory
-from passagent.view import charts, collect_table, difference, why
+from passagent.view import charts, collect_table, difference, run_summary, why
 from passagent.view.evaluation import graph_table
 from passagent.view.hint_report import hint_data, uplift_text
-from passagent.view.run_summary import (
-    finalists_data,
-    finalists_text,
-    found_since_text,
-    run_row,
-    spending_table,
-    status_data,
-    used_text,
-)
 from passagent.view.trajectory import arguments_of
 from passagent.view.tree import layout, node_row
 
@@ -46,7 +37,7 @@ NEWEST = 10
 def all_runs(store: Store, first: str = "0") -> dict[str, Any]:
     """The runs, the newest first."""
     stored, start = runs.list_runs(store), _number(first)
-    rows = [run_row(store, run) for run in stored[start : start + PAGE]]
+    rows = [run_summary.run_row(store, run) for run in stored[start : start + PAGE]]
     more = start + PAGE if start + PAGE < len(stored) else None
     return {"runs": rows, "first": start, "count": len(stored), "more": more}
 
@@ -65,18 +56,15 @@ def run(store: Store, name: str) -> dict[str, Any]:
 def now(store: Store, name: str) -> dict[str, Any]:
     """A run as it is now, without a look at all of its nodes."""
     record = runs.get_run(store, name)
-    data = status_data(store, record, counting=False)
-    newest = store.all(
-        Node, "SELECT * FROM nodes WHERE run_id = :run ORDER BY id DESC LIMIT :n", {"run": name, "n": NEWEST}
-    )
+    data = run_summary.status_data(store, record, counting=False)
     return {
         "run": record,
         "now": data,
         "doing": {episode_data["island"]: episode_data for episode_data in data["under_way"]},
-        "newest": [node_row(node) | {"repeat_of": node.repeat_of} for node in newest],
+        "newest": _newest(store, name, NEWEST),
         "is_live": data["is_driven"],
         "go_on": f"passagent resume {name}{runs_dir_flag(store)}",
-        "since": found_since_text(store, name),
+        "since": run_summary.found_since_text(store, name),
     }
 
 
@@ -84,7 +72,7 @@ def figures(store: Store, name: str) -> dict[str, Any]:
     """A run's course, what it took, how it failed, what migrated."""
     record = runs.get_run(store, name)
     course = charts.course(charts.read_nodes(store, name))
-    finalists = finalists_data(store, record)
+    finalists = run_summary.finalists_data(store, record)
     moved = episodes.list_migrations(store, name)
     roles = {island.island: f"{island.island} {island.role}" for island in runs.islands(store, name)}
     again = finalists[0]["as_score"] if finalists else None
@@ -94,10 +82,10 @@ def figures(store: Store, name: str) -> dict[str, Any]:
         "best_chart": charts.best_so_far(course, again),
         "island_chart": charts.by_island(course, roles),
         "spending_chart": charts.spending(store, name),
-        "spending": spending_table(ledger.spent(store, name)),
+        "spending": run_summary.spending_table(ledger.spent(store, name)),
         "failures": [_failure(store, course, of) for of in course.statuses if of not in ("ok", *_OPEN)],
         "finalists": finalists,
-        "finalists_text": finalists_text(finalists),
+        "finalists_text": run_summary.finalists_text(finalists),
         "migrations": moved,
         "no_migration": None if moved else why_none(store, record, stored_config(record).search),
     }
@@ -123,20 +111,25 @@ def tree(store: Store, name: str, before: str = "") -> dict[str, Any]:
     record = runs.get_run(store, name)
     best = finalists.winner(store, name)
     placed = layout(charts.read_nodes(store, name), best.id if best else None)
-    last = _number(before) if before else 2**62
-    listed = store.all(
-        Node,
-        "SELECT * FROM nodes WHERE run_id = :run AND id < :before ORDER BY id DESC LIMIT :n",
-        {"run": name, "before": last, "n": PAGE},
-    )
+    rows = _newest(store, name, PAGE, _number(before) if before else 2**62)
     return {
         "run": record,
         "best": best,
         "tree": placed,
         "islands": runs.islands(store, name),
-        "rows": [node_row(node) | {"repeat_of": node.repeat_of} for node in listed],
-        "before": listed[-1].id if len(listed) == PAGE else None,
+        "rows": rows,
+        "before": rows[-1]["node"] if len(rows) == PAGE else None,
     }
+
+
+def _newest(store: Store, run_id: str, count: int, before: int = 2**62) -> list[dict[str, Any]]:
+    """Return a run's last nodes of those before one, the newest first."""
+    listed = store.all(
+        Node,
+        "SELECT * FROM nodes WHERE run_id = :run AND id < :before ORDER BY id DESC LIMIT :n",
+        {"run": run_id, "before": before, "n": count},
+    )
+    return [node_row(node) | {"repeat_of": node.repeat_of} for node in listed]
 
 
 def node(store: Store, number: int) -> dict[str, Any]:
@@ -238,7 +231,7 @@ def task(store: Store, key: str) -> dict[str, Any]:
             missing = f"{on_task[0].task_path}: was changed since; what is there now is shown"
     except (UsageError, TaskError) as error:
         missing = str(error)
-    rows = [run_row(store, other) for other in on_task[:PAGE]]
+    rows = [run_summary.run_row(store, other) for other in on_task[:PAGE]]
     rows.sort(key=lambda row: -(row["best_as"] or 0.0))
     return {
         "run": on_task[0],
@@ -255,7 +248,7 @@ def compare(store: Store, a: str = "", b: str = "") -> dict[str, Any]:
     if not a or not b:
         raise UsageError("compare: give two runs, ?a=RUN&b=RUN")
     pair = [runs.find_run(store, name) for name in (a, b)]
-    sides = [status_data(store, run) for run in pair]
+    sides = [run_summary.status_data(store, run) for run in pair]
     courses = [charts.course(charts.read_nodes(store, run.id)) for run in pair]
     best = [finalists.winner(store, run.id) for run in pair]
     paired = difference.diff_data(store, best[0], best[1]) if best[0] and best[1] else None
@@ -263,7 +256,7 @@ def compare(store: Store, a: str = "", b: str = "") -> dict[str, Any]:
     return {
         "runs": pair,
         "sides": sides,
-        "used": [[used_text(key, of) for key, of in side["budget"].items()] for side in sides],
+        "used": [[run_summary.used_text(key, of) for key, of in side["budget"].items()] for side in sides],
         "statuses": [course.statuses for course in courses],
         "chart_spec": charts.side_by_side(list(zip(names, courses, strict=True))),
         "paired": paired,

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from passagent.errors import InfrastructureError, MachineFault, PassagentError, UsageError
-from passagent.system.cache import cache_dir
+from passagent.sandbox.cache import cache_dir
 
 MIN_DISK_MIB = 64
 """Free space in the cache and in the temporary directory without which nothing is measured."""
@@ -73,6 +73,15 @@ def os_fault(error: OSError, path: Path, option: str = "--runs-dir") -> Passagen
     if error.errno in _FULL:
         return MachineFault(f"{path}: the disk is full; free some space")
     return machine_fault(error, place=str(path)) or InfrastructureError(f"{path}: {reason}")
+
+
+@contextmanager
+def writing(path: Path, option: str = "--runs-dir") -> Iterator[None]:
+    """Raise an OSError inside as what it says of `path`, a place that `option` names; see os_fault."""
+    try:
+        yield
+    except OSError as error:
+        raise os_fault(error, path, option) from error
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from passagent.errors import EXIT_INTERRUPTED, PassagentError
 from passagent.options import ForkOptions, ResumeOptions, RunOptions, config_of, settings_of
-from passagent.system.faults import os_fault
+from passagent.sandbox.faults import writing
 from passagent.tasks.reader import load_task
 
 if TYPE_CHECKING:
@@ -85,12 +85,7 @@ def resume(name: str, options: ResumeOptions, as_json: bool, parts: Parts | None
 
 
 def fork(
-    name: str,
-    node_id: int,
-    options: ForkOptions,
-    runs_dir: str,
-    as_json: bool,
-    parts: Parts | None = None,
+    name: str, node_id: int, options: ForkOptions, runs_dir: str, as_json: bool, parts: Parts | None = None
 ) -> None:
     """Search on from a node of a run, in a new run. Raises PassagentError; Interrupted after Ctrl-C."""
     from passagent.search import setup
@@ -108,16 +103,12 @@ def _appended(path: str | None) -> Iterator[OnEvent | None]:
     if path is None:
         yield None
         return
-    try:
+    with writing(Path(path), "--events"):
         file = Path(path).open("a", encoding="utf-8", buffering=1)  # noqa: SIM115
-    except OSError as error:
-        raise os_fault(error, Path(path), "--events") from error
 
     def write(event: Event) -> None:
-        try:
+        with writing(Path(path), "--events"):
             file.write(json.dumps(event.as_json()) + "\n")
-        except OSError as error:
-            raise os_fault(error, Path(path), "--events") from error
 
     with file:
         yield write

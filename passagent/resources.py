@@ -10,7 +10,7 @@ from pathlib import Path
 
 from passagent.errors import UsageError
 
-_PACKAGE = Path(__file__).resolve().parents[1]
+_PACKAGE = Path(__file__).resolve().parent
 
 
 def roots() -> tuple[Path, ...]:

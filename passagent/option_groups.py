@@ -19,7 +19,7 @@ class Option:
     """An option's properties beside its name and type."""
 
     help: str = ""
-    """A sentence; empty: the first one of the setting's docstring."""
+    """Empty: the docstring of the option in its group, else the first sentence of the setting's."""
     key: str | None = None
     """The setting that it sets, `section.key`."""
     default: Any = None

@@ -1,1 +1,0 @@
-"""Common means of the machine: caches, memory, threads, files that resume, secrets out of text."""
