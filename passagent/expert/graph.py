@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,35 +63,28 @@ def example(node: fx.Node) -> Any:
     return node.meta.get("example_value", node.meta.get("val"))
 
 
-def walk(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Leaves of nested arguments with their paths."""
-    if isinstance(value, tuple | list):
-        for k, item in enumerate(value):
-            yield from walk(item, (*path, k))
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from walk(item, (*path, key))
-    elif isinstance(value, slice):
-        for key in ("start", "stop", "step"):
-            yield from walk(getattr(value, key), (*path, key))
-    else:
-        yield path, value
+def arguments(node: fx.Node) -> list[tuple[tuple[Any, ...], Any]]:
+    """Leaves of a node's arguments, with their paths."""
+    return leaves({"args": node.args, "kwargs": node.kwargs})
 
 
-def arguments(node: fx.Node) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Leaves of a node's arguments."""
-    yield from walk(node.args, ("args",))
-    yield from walk(node.kwargs, ("kwargs",))
+def replaced(node: fx.Node, replace: Any) -> tuple[Any, Any]:
+    """A node's args and kwargs with each leaf replaced by `replace(path, leaf)`."""
+    return rebuild(node.args, replace, ("args",)), rebuild(node.kwargs, replace, ("kwargs",))
 
 
-def rebuild(value: Any, replace: Any, path: tuple[Any, ...]) -> Any:
+def leaves(value: Any) -> list[tuple[tuple[Any, ...], Any]]:
+    """Leaves of nested arguments, with their paths."""
+    pairs: list[tuple[tuple[Any, ...], Any]] = []
+    rebuild(value, lambda path, leaf: pairs.append((path, leaf)))
+    return pairs
+
+
+def rebuild(value: Any, replace: Any, path: tuple[Any, ...] = ()) -> Any:
     """Nested arguments with each leaf replaced by `replace(path, leaf)`."""
     if isinstance(value, tuple | list):
-        return (
-            type(value)(rebuild(v, replace, (*path, k)) for k, v in enumerate(value))
-            if type(value) in (tuple, list)
-            else tuple(rebuild(v, replace, (*path, k)) for k, v in enumerate(value))
-        )
+        items = [rebuild(v, replace, (*path, k)) for k, v in enumerate(value)]
+        return items if type(value) is list else tuple(items)
     if isinstance(value, dict):
         return {k: rebuild(v, replace, (*path, k)) for k, v in value.items()}
     if isinstance(value, slice):

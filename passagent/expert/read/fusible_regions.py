@@ -23,8 +23,9 @@ from passagent.expert.graph import (
     operators,
     words,
 )
-from passagent.expert.lower.expressions import Trace, Unsupported
+from passagent.expert.lower.expressions import Trace
 from passagent.expert.lower.region import Region, Types, lower_node
+from passagent.expert.lower.symbolic_sizes import Unsupported
 from passagent.expert.lower.windows import bias_of, is_computed
 from passagent.expert.read.attention import attention_nodes, is_attention
 from passagent.expert.read.pattern_text import qualified
@@ -136,13 +137,13 @@ def _lowerable(
                 raise Unsupported(name, "cannot be written in a pattern")
             if node in wrapped:
                 raise Unsupported(name, "runs under vmap or grad of torch.func")
-            trace = Trace()
+            trace = Trace(target)
             env: dict[fx.Node, Any] = {}
             if not has_known_size(node):
                 raise Unsupported(name, "has a size that depends on data")
             for source in node.all_input_nodes:
                 env[source] = _input(trace, source)
-            lower_node(trace, node, env, target, Types(), lambda path, value: value)
+            lower_node(trace, node, env, Types(), lambda path, value: value)
             inside.add(node)
         except Unsupported as error:
             refused[name] = error.reason
@@ -271,7 +272,7 @@ def _components(graph: fx.Graph, inside: set[fx.Node], depth: dict[fx.Node, int]
         for a in node.all_input_nodes:
             if a in inside and depth[a] == depth[node]:
                 parent[root(node)] = root(a)
-            elif a not in inside and _is_read(a, node):
+            elif a not in inside and (is_computed(node) or bias_of(node) is a):  # its kernel reads it
                 first = readers.setdefault((a, depth[node]), node)
                 parent[root(node)] = root(first)
     groups: dict[fx.Node, list[fx.Node]] = {}
@@ -279,11 +280,6 @@ def _components(graph: fx.Graph, inside: set[fx.Node], depth: dict[fx.Node, int]
         if node in inside:
             groups.setdefault(root(node), []).append(node)
     return list(groups.values())
-
-
-def _is_read(source: fx.Node, node: fx.Node) -> bool:
-    """Tell whether a region's kernel reads an operator's input: of a convolution only its bias."""
-    return is_computed(node) or bias_of(node) is source
 
 
 def _trimmed(graph: fx.Graph, nodes: list[fx.Node], storage: Memory) -> list[list[fx.Node]]:

@@ -7,7 +7,7 @@ import keyword
 import math
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -165,9 +165,21 @@ def _unique(stem: str, used: set[str]) -> str:
 
 def write_pattern(region: Region, taken: list[Parameter], named: dict[fx.Node, str]) -> list[str]:
     """The lines of `def pattern`."""
-    where = {(p.node, p.path): p.name for p in taken}
     arguments_ = [*(named[i] for i in region.inputs), *(p.name for p in taken)]
-    lines = [f"def pattern({', '.join(arguments_)}):"]
+    outputs = [named[o] for o in region.outputs]
+    return [
+        f"def pattern({', '.join(arguments_)}):",
+        *operator_lines(region, taken, named),
+        f"    return {outputs[0] if len(outputs) == 1 else '(' + ', '.join(outputs) + ')'}",
+    ]
+
+
+def operator_lines(
+    region: Region, taken: list[Parameter], named: dict[fx.Node, str], skipped: Sequence[fx.Node] = ()
+) -> list[str]:
+    """The region's operators, but for some, one a line."""
+    where = {(p.node, p.path): p.name for p in taken}
+    lines = []
     for position, node in enumerate(region.nodes):
 
         def leaf(path: Path, value: Any, position: int = position) -> str:
@@ -175,9 +187,8 @@ def write_pattern(region: Region, taken: list[Parameter], named: dict[fx.Node, s
                 return named[value]
             return where.get((position, path)) or literal(value)
 
-        lines.append(f"    {named[node]} = {call(node, leaf)}")
-    outputs = [named[o] for o in region.outputs]
-    lines.append(f"    return {outputs[0] if len(outputs) == 1 else '(' + ', '.join(outputs) + ')'}")
+        if node not in skipped:
+            lines.append(f"    {named[node]} = {call(node, leaf)}")
     return lines
 
 

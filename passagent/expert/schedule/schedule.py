@@ -13,8 +13,9 @@ from collections.abc import Iterable
 from itertools import permutations
 from typing import Any
 
-from passagent.expert.lower.expressions import Axis, Expr, Size, Trace, Unsupported, Value, parts
+from passagent.expert.lower.expressions import Axis, Expr, Trace, Value, parts
 from passagent.expert.lower.shapes import position
+from passagent.expert.lower.symbolic_sizes import Size, Unsupported
 from passagent.expert.schedule.parts import (
     Address,
     Group,
@@ -56,8 +57,8 @@ class Schedule:
     def _stores(self, outputs: list[Value]) -> list[Store]:
         t, stores = self.trace, []
         for number, output in enumerate(outputs):
-            value = t.refresh(output)
-            sizes = t.shape(value)
+            value = output.refresh()
+            sizes = value.shape
             index = [position(t, d) for d in value.dims]
             stores += self._split(Store(number, index, sizes, t.resolve(value.expr)))
         return stores
@@ -73,7 +74,7 @@ class Schedule:
                 continue  # the rows that are reduced are held whole, and so are they stored
             stores = []
             for piece_axis, part, start in cat.pieces:
-                at = t.add(t.index(piece_axis), t.integer(start))
+                at = t.index(piece_axis) + start
                 new = t.replace(store.expr, {chosen: t.resolve(part)}, {axis.data: at})
                 index = [t.substitute(i, {axis.data: at}) for i in store.index]
                 stores += self._split(Store(store.out, index, store.sizes, new))
@@ -218,7 +219,7 @@ class Schedule:
         return met
 
     def _join(self, a: Axis, b: Axis) -> None:
-        axis = self.trace.axis(self.trace.times([a.size, b.size]))
+        axis = self.trace.axis(a.size * b.size)
         self.merged[a] = self.merged[b] = axis
         for address in self.addresses.values():
             if b in address.terms:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 import textwrap
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from passagent.expert.choices import Plan
-from passagent.expert.lower.call import HALVES
+from passagent.expert.lower.dtypes import HALVES
 from passagent.expert.lower.expressions import Axis, Expr
 from passagent.expert.schedule.parts import Mono, Stage, Store
 from passagent.expert.schedule.schedule import Schedule
@@ -32,7 +34,6 @@ class Kernel:
     source: str
     name: str
     inputs: list[int]
-    outputs: list[int]
     sizes: list[str]
     """Host expressions."""
     params: list[str]
@@ -144,17 +145,6 @@ class Writer:
         """Tell whether a reduction is NaN where an element is: a softmax is so without its maximum."""
         return name in ("max", "min") and self.vtype(dtype) != "int64_t"
 
-    def values(self, stage: Stage, values: set[Expr]) -> set[Expr]:
-        def walk(e: Expr) -> None:
-            if e not in values and e.kind != "reduce":
-                values.add(e)
-                for a in e.args:
-                    walk(a)
-
-        for item in stage.items:
-            walk(item.expr if isinstance(item, Store) else item.args[0])
-        return values
-
     def count_uses(self, stage: Stage) -> None:
         """How often each value is asked for in a stage: what is used once is written in place."""
         self.uses: dict[Expr, int] = {}
@@ -166,8 +156,8 @@ class Writer:
                 for a in e.args:
                     walk(a)
 
-        for item in stage.items:
-            walk(item.expr if isinstance(item, Store) else item.args[0])
+        for body in stage.bodies:
+            walk(body)
 
     def unrounded(self, store: Store) -> Expr:
         """A store to a 16-bit type rounds: what is only stored need not be rounded before."""
@@ -183,6 +173,21 @@ class Writer:
         if mono == (1, ()):
             return index
         return f"{index if closed(index) else f'({index})'} * {self.mono(mono)}"
+
+
+def mentioned(names: Iterable[str], texts: Iterable[str]) -> list[str]:
+    """The names that host expressions use."""
+    used = {word for text in texts for word in re.findall(r"\w+", text)}
+    return [name for name in names if name in used]
+
+
+def decoded(index: str, parts: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The indices, by name, that one index over all stands for; `parts`: their names and sizes."""
+    indices, rest = [], index
+    for position, (name, size) in enumerate(reversed(parts)):
+        indices.append((name, rest if position == len(parts) - 1 else f"{rest} % {size}"))
+        rest = f"{rest} // {size}" if position == 0 else f"({rest}) // {size}"
+    return indices
 
 
 def closed(text: str) -> bool:
