@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -111,18 +110,8 @@ def _positional_inplace(name: str, node: fx.Node) -> bool:
     return at is not None and len(node.args) > at and node.args[at] is True
 
 
-@dataclass(frozen=True)
-class Memory:
-    """The nodes that share storage (by the example's aliasing rules of their operators)."""
-
-    roots: dict[fx.Node, fx.Node]
-
-    def shares(self, a: fx.Node, b: fx.Node) -> bool:
-        return self.roots.get(a, a) is self.roots.get(b, b)
-
-
-def memory(graph: fx.Graph) -> Memory:
-    """For each node the node whose storage it (possibly) views."""
+def storage_roots(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
+    """For each node the node whose storage it (possibly) views, by the aliasing rules of the operators."""
     roots: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
         roots[node] = node
@@ -135,7 +124,7 @@ def memory(graph: fx.Graph) -> Memory:
             source = first
         if source is not None:
             roots[node] = roots[source]
-    return Memory(roots)
+    return roots
 
 
 def is_tensor(node: fx.Node) -> bool:

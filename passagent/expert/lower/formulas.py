@@ -101,10 +101,6 @@ def softplus(x: Expr, beta: Any, threshold: Any) -> Expr:
     return where(scaled > threshold, x, log1p(power) / beta)
 
 
-def celu(x: Expr, alpha: Any) -> Expr:
-    return by_sign(x, x, alpha * expm1(x * (1.0 / alpha) if on_cuda(x) else x / alpha))
-
-
 def selu(x: Expr) -> Expr:
     scale = 1.0507009873554804934193349852946
     negative = expm1(x) * (scale * 1.6732632423543772848170429916717)
@@ -141,10 +137,6 @@ def lerp(a: Any, b: Any, w: Any) -> Expr:
     by = b - a
     far = fma(-by, 1.0 - w, b) if on_cuda(a) else fma(by, w - 1.0, b)
     return where(abs(w) < 0.5, fma(w, by, a), far)
-
-
-def addcdiv(x: Expr, a: Any, b: Any, by: Any) -> Expr:
-    return fma(by, a / b, x) if on_cuda(x) else x + by * a / b
 
 
 def absolute(x: Expr) -> Expr:

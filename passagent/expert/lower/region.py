@@ -81,8 +81,8 @@ def lower_node(
         if isinstance(value, fx.Node):
             if value not in env:
                 raise Unsupported(name, f"reads {value.name}, which is no tensor known here")
-            known = env[value]
-            return known.refresh() if isinstance(known, Value) else known
+            tensor = env[value]
+            return tensor.refresh() if isinstance(tensor, Value) else tensor
         return literal(path, value)
 
     args, kwargs = replaced(node, leaf)

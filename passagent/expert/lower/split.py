@@ -203,7 +203,7 @@ def _quotient(a: Any, b: Any) -> Size:
     x, y = as_size(a), as_size(b)
     if x.constant and y.constant:
         return fixed(x.hint // y.hint)
-    return x if y.text == "1" else Size(x.hint // y.hint, f"({x} // {y})", x.known or y.known)
+    return x if y.text == "1" else Size(x.hint // y.hint, f"({x} // {y})", x.facts or y.facts)
 
 
 _ON_SIZES: dict[Any, Callable[..., Size]] = {

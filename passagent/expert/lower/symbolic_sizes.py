@@ -37,7 +37,7 @@ class Size:
 
     hint: int
     text: str
-    known: Sizes | None = field(default=None, compare=False, repr=False)
+    facts: Sizes | None = field(default=None, compare=False, repr=False)
     """What is known of sizes; None of a constant."""
 
     @property
@@ -45,7 +45,7 @@ class Size:
         return self.text.lstrip("-").isdigit()
 
     def __str__(self) -> str:
-        return self.known.text(self) if self.known else self.text
+        return self.facts.text(self) if self.facts else self.text
 
     def __add__(self, other: Size | int) -> Size:
         a, b = self, as_size(other)
@@ -54,14 +54,14 @@ class Size:
             return fixed(a.hint + b.hint)
         if x == "0" or y == "0":
             return b if x == "0" else a
-        return _made(a, b, a.hint + b.hint, f"({x} - {y[1:]})" if y.startswith("-") else f"({x} + {y})")
+        return _derived(a, b, a.hint + b.hint, f"({x} - {y[1:]})" if y.startswith("-") else f"({x} + {y})")
 
     def __sub__(self, other: Size | int) -> Size:
         a, b = self, as_size(other)
         x, y = str(a), str(b)
         if x.isdigit() and y.isdigit():
             return fixed(a.hint - b.hint)
-        return a if y == "0" else _made(a, b, a.hint - b.hint, f"({x} - {y})")
+        return a if y == "0" else _derived(a, b, a.hint - b.hint, f"({x} - {y})")
 
     def __mul__(self, other: Size | int) -> Size:
         return times([self, as_size(other)])
@@ -75,14 +75,14 @@ class Size:
             return fixed(int(x) // int(y))
         if y == "1":
             return a
-        result = _made(a, b, a.hint // b.hint, f"({x} // {y})")
-        assert result.known is not None
-        result.known.guard(f"{x} % {y} == 0")
+        result = _derived(a, b, a.hint // b.hint, f"({x} // {y})")
+        assert result.facts is not None
+        result.facts.guard(f"{x} % {y} == 0")
         return result
 
 
-def _made(a: Size, b: Size, hint: int, text: str) -> Size:
-    return Size(hint, text, a.known or b.known)
+def _derived(a: Size, b: Size, hint: int, text: str) -> Size:
+    return Size(hint, text, a.facts or b.facts)
 
 
 def fixed(value: int) -> Size:
@@ -103,9 +103,9 @@ def as_size(value: Any) -> Size:
 
 def times(sizes: Iterable[Size]) -> Size:
     """Product of sizes."""
-    hint, constant, texts, known = 1, 1, list[str](), None
+    hint, constant, texts, facts = 1, 1, list[str](), None
     for size in sizes:
-        hint, known, text = hint * size.hint, known or size.known, str(size)
+        hint, facts, text = hint * size.hint, facts or size.facts, str(size)
         if text.isdigit():
             constant *= int(text)
         else:
@@ -113,10 +113,10 @@ def times(sizes: Iterable[Size]) -> Size:
     if constant != 1 or not texts:
         texts.append(str(constant))
     if len(texts) == 1:
-        return Size(hint, texts[0], known)
-    result = Size(hint, f"({' * '.join(texts)})", known)
-    assert known is not None
-    known.products[result.text] = tuple(texts)
+        return Size(hint, texts[0], facts)
+    result = Size(hint, f"({' * '.join(texts)})", facts)
+    assert facts is not None
+    facts.products[result.text] = tuple(texts)
     return result
 
 

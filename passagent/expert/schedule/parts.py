@@ -59,6 +59,10 @@ class Stage:
         return [item for item in self.items if isinstance(item, Store)]
 
     @property
+    def reductions(self) -> list[Expr]:
+        return [item for item in self.items if isinstance(item, Expr)]
+
+    @property
     def exprs(self) -> list[Expr]:
         """What is stored, and the reductions."""
         return [item.expr if isinstance(item, Store) else item for item in self.items]
@@ -91,7 +95,7 @@ class Group:
 
     @property
     def reductions(self) -> list[Expr]:
-        return [item for stage in self.stages for item in stage.items if isinstance(item, Expr)]
+        return [reduction for stage in self.stages for reduction in stage.reductions]
 
     @property
     def parts(self) -> dict[Expr, None]:

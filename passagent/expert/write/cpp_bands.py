@@ -171,7 +171,7 @@ class TableWriter(BandWriter):
         def pays(e: Expr) -> bool:
             if self.s.axes(e.every) != {axis} or e.dtype not in {*HALVES, "float32"}:
                 return False
-            return cost(e, set()) >= COSTLY or any(p.kind == "load" and p.dtype in HALVES for p in parts(e))
+            return cost(e) >= COSTLY or any(p.kind == "load" and p.dtype in HALVES for p in parts(e))
 
         values = parts(*stage.bodies, whole=lambda e: e.kind == "reduce" or pays(e))
         return [e for e in values if e.kind != "reduce" and pays(e)]

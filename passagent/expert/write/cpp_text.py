@@ -177,7 +177,7 @@ class CppWriter(TableWriter):
         for later in group.stages[number + 1 :]:
             if later.loops == stage.loops:  # the largest that both have
                 values = parts(*later.bodies, whole=lambda e: e.kind == "reduce" or is_here(e))
-                chosen |= {e for e in values if is_here(e) and cost(e, set()) >= self.plan.keep}
+                chosen |= {e for e in values if is_here(e) and cost(e) >= self.plan.keep}
         return chosen
 
     def stage(self, stage: Stage, number: int) -> list[str]:

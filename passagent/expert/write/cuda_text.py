@@ -247,33 +247,31 @@ class TritonWriter(TritonValues):
         block = {self.vector, self.cross, *self.joined}
         outer = [a for a in stage.loops if a not in block]
         swept = self.form.swept if self.form.swept in stage.loops else None
-        plain = not outer and swept is None
-        starts: list[tuple[Expr, str, str]] = []
-        for item in stage.items:
-            if not isinstance(item, Store):
-                starts.append((item, *self.start(item, stage, [*outer, *([swept] if swept else [])])))
-        for _, target, initial in starts:
-            if not plain:
-                self.line(f"{target} = {initial}")
-        self.start_scans(stage, [*outer, *([swept] if swept else [])])
+        loops = [*outer, *([swept] if swept else [])]
+        for r in stage.reductions:
+            initial = self.start(r, stage, loops)
+            if loops:
+                self.line(f"{self.results[r]} = {initial}")
+        self.start_scans(stage, loops)
         for axis in outer:
             self.line(f"for {self.axis_name(axis)} in range({self.axis_size(axis)}):")
             self.indent += 1
         if swept is not None:
             self.sweep(swept)
-        if not plain:
+        if loops:
             self.scopes.append({})
         for item in stage.items:
             if isinstance(item, Store):
                 self.store_lines(item)
             else:
-                target = next(t for r, t, _ in starts if r is item)
-                self.reduce_lines(item, target, plain)
-        if not plain:
+                self.reduce_lines(item, plain=not loops)
+        if loops:
             self.scopes.pop()
         self.indent = 1
-        for r, target, _ in [] if plain else [start for start in starts if self.sides(start[0].data[1])]:
-            self.line(f"{target} = {self.reduced(r.data[0], r.data[1], target, r.dtype)}")
+        for r in stage.reductions if loops else ():
+            if self.sides(r.data[1]):
+                target = self.results[r]
+                self.line(f"{target} = {self.reduced(r.data[0], r.data[1], target, r.dtype)}")
 
     def sweep(self, axis: Axis) -> None:
         """A loop over the blocks of an axis that is too long for one."""
@@ -284,25 +282,24 @@ class TritonWriter(TritonValues):
         self.line(f"{name} = start + tl.arange(0, {step})[{other}]")
         self._bound(swept=True)
 
-    def start(self, r: Expr, stage: Stage, loops: list[Axis]) -> tuple[str, str]:
-        """The name of a reduction and its value before a loop."""
+    def start(self, r: Expr, stage: Stage, loops: list[Axis]) -> str:
+        """Name a reduction; its value before a loop."""
         name, bound = r.data
         bound_axes = self.s.axes(bound)
         free = [a for a in stage.loops if a not in bound_axes]
         if any(a in loops for a in free) or (self.joined and free):
             raise Unsupported("schedule", "a reduction that keeps an inner axis")
         stem = {"softmax_max": "top"}.get(name, name)
-        target = self.fresh(f"{stem}_v")
+        self.results[r] = self.fresh(f"{stem}_v")
         held = {*free, *bound_axes}  # each lane keeps its own, until the loop ends
         height = "ROWS" if self.cross is None or self.cross in held else "1"
         lanes = "BLOCK" if self.vector in held else "1"
         kind = self.vtype(r.dtype)
         dtype = {"float": "tl.float32", "double": "tl.float64", "int64_t": "tl.int64"}[kind]
-        self.results[r] = target
-        return target, f"tl.full(({height}, {lanes}), {neutral(name, kind)}, {dtype})"
+        return f"tl.full(({height}, {lanes}), {neutral(name, kind)}, {dtype})"
 
-    def reduce_lines(self, r: Expr, target: str, plain: bool) -> None:
-        name, bound = r.data
+    def reduce_lines(self, r: Expr, plain: bool) -> None:
+        (name, bound), target = r.data, self.results[r]
         body = self.masked(name, bound, self.emit(r.args[0], 0), r.dtype)
         if plain:
             return self.line(f"{target} = {self.reduced(name, bound, body, r.dtype)}")

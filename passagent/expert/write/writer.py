@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from passagent.expert.choices import Plan
 from passagent.expert.lower.dtypes import HALVES
-from passagent.expert.lower.expressions import Axis, Expr
+from passagent.expert.lower.expressions import Axis, Expr, parts
 from passagent.expert.schedule.parts import Mono, Stage, Store
 from passagent.expert.schedule.schedule import Schedule
 from passagent.expert.write import wording
@@ -204,17 +204,15 @@ _COSTS = {"pow": 20, "tanh": 10, "erf": 10, "div": 3, "sqrt": 3}
 _COSTS |= dict.fromkeys(("exp", "exp_added", "exp_below", "log", "log1p", "expm1", "sin", "cos"), 8)
 
 
-def cost(e: Expr, visited: set[Expr]) -> int:
-    """Rough operations that computing `e` takes."""
-    if e in visited or e.kind in {"const", "size", "param", "axis", "reduce"}:
-        return 0
-    visited.add(e)
-    base = (
-        (2 if e.dtype in HALVES else 1)
-        if e.kind != "op" or e.data != "cast"
-        else (4 if e.dtype in HALVES else 0)
-    )
-    return _COSTS.get(e.data, base) + sum(cost(a, visited) for a in e.args) if e.kind == "op" else base
+def cost(expr: Expr) -> int:
+    """Rough operations that computing an expression takes."""
+    total = 0
+    for e in parts(expr, whole=lambda e: e.kind != "op"):
+        if e.kind == "op" and e.data == "cast":
+            total += 4 if e.dtype in HALVES else 0
+        elif e.kind not in {"const", "size", "param", "axis", "reduce"}:
+            total += _COSTS.get(e.data, 0) or (2 if e.dtype in HALVES else 1)
+    return total
 
 
 def parenthesised(text: str) -> str:
