@@ -72,6 +72,11 @@ def replaced(node: fx.Node, replace: Any) -> tuple[Any, Any]:
     return rebuild(node.args, replace, ("args",)), rebuild(node.kwargs, replace, ("kwargs",))
 
 
+def argument(node: fx.Node, place: int, name: str, default: Any = None) -> Any:
+    """An argument that is given by its place or by its name."""
+    return node.args[place] if len(node.args) > place else node.kwargs.get(name, default)
+
+
 def leaves(value: Any) -> list[tuple[tuple[Any, ...], Any]]:
     """Leaves of nested arguments, with their paths."""
     pairs: list[tuple[tuple[Any, ...], Any]] = []

@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import fx
 
-from passagent.expert.graph import ALL_CONVOLUTIONS, CONVOLUTIONS, POOLS, example, op_name
+from passagent.expert.graph import ALL_CONVOLUTIONS, CONVOLUTIONS, POOLS, argument, example, op_name
 from passagent.expert.lower.call import Call, arguments, lowers
 from passagent.expert.lower.dtypes import FLOATING
 from passagent.expert.lower.expressions import Axis, Expr, Value, apply
@@ -268,7 +268,7 @@ def is_computed(node: fx.Node) -> bool:
 
 def bias_of(node: fx.Node) -> Any:
     """The bias that a convolution is given."""
-    return node.args[2] if len(node.args) > 2 else node.kwargs.get("bias")
+    return argument(node, 2, "bias")
 
 
 def with_bias(c: Call, node: fx.Node, bias: Value) -> Value:

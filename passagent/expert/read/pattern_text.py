@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from passagent.evaluator.matching.unify import same_literal
-from passagent.expert.graph import ALL_CONVOLUTIONS, arguments, example, op_name, words
+from passagent.expert.graph import ALL_CONVOLUTIONS, argument, arguments, example, op_name, words
 from passagent.expert.lower.region import Parameter, Path, Region
 
 _INFIX = {
@@ -112,7 +112,7 @@ _INFERENCE = {"dropout": ("p", 1, 2), "batch_norm": ("momentum", 6, 5)}
 def unused_in_inference(node: fx.Node, path: Path) -> str | None:
     """The name of a number that nothing reads, whatever it is; None for any other."""
     name, place, training = _INFERENCE.get(op_name(node), ("", 0, 0))
-    is_training = node.args[training] if len(node.args) > training else node.kwargs.get("training")
+    is_training = argument(node, training, "training")
     is_it = bool(name) and path in {("args", place), ("kwargs", name)}
     return name if is_it and is_training is False else None
 

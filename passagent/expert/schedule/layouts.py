@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Sequence
 
 import torch
-from torch import fx
 
 from passagent.expert.graph import CONVOLUTIONS, HEAVY, example, op_name
 from passagent.expert.lower.expressions import Axis, Trace, Value, parts
@@ -32,15 +31,11 @@ def input_orders(regions: Sequence[Region]) -> list[Order]:
 
 def output_orders(regions: Sequence[Region]) -> list[Order]:
     """For each output the order in which eager's lies, on every device."""
-    if any(_device_decides(node) for node in regions[0].nodes):
-        return [()] * len(regions[0].outputs)
+    for node in regions[0].nodes:
+        lies = op_name(node) in CONVOLUTIONS and all(example(a).is_contiguous() for a in node.all_input_nodes)
+        if op_name(node) in {*DEVICE_DECIDES, *CONVOLUTIONS} and not lies:
+            return [()] * len(regions[0].outputs)
     return [memory_order([example(r.outputs[k]) for r in regions]) for k in range(len(regions[0].outputs))]
-
-
-def _device_decides(node: fx.Node) -> bool:
-    if op_name(node) in CONVOLUTIONS:
-        return not all(example(a).is_contiguous() for a in node.all_input_nodes)
-    return op_name(node) in DEVICE_DECIDES
 
 
 def memory_order(tensors: Sequence[torch.Tensor]) -> Order:

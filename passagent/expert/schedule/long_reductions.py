@@ -8,8 +8,7 @@ before. Nothing is added atomically, so that a result is the same in every run.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from passagent.expert.choices import Plan
@@ -17,7 +16,7 @@ from passagent.expert.lower.expressions import ALONG, Axis, Expr, Trace, Value, 
 from passagent.expert.lower.region import Lowered, deciding
 from passagent.expert.lower.symbolic_sizes import Unsupported
 from passagent.expert.schedule.block_axes import LONGEST, Form, block_form
-from passagent.expert.schedule.parts import Store
+from passagent.expert.schedule.parts import Store, volume
 from passagent.expert.schedule.schedule import Schedule
 from passagent.expert.write.cuda_grid import Work, launches
 from passagent.expert.write.wording import product
@@ -106,15 +105,11 @@ def _long(low: Lowered, stored: set[Expr]) -> list[Expr]:
     for r in parts(*(value.expr for value in _values(low))):
         if r.kind != "reduce" or r in stored or any(e.kind in ALONG for e in parts(r.args[0])):
             continue
-        long, few = _volume(r.data[1]), _volume(r.axes)
+        long, few = volume(r.data[1]), volume(r.axes)
         worth = long > HIGH and few <= FEW_COLUMNS and long * few > LONGEST
         if worth and (not reduces or (r.axes, r.data[1]) == (reduces[0].axes, reduces[0].data[1])):
             reduces.append(r)
     return reduces
-
-
-def _volume(axes: Iterable[Axis]) -> int:
-    return math.prod(a.size.hint for a in axes)
 
 
 def _values(low: Lowered) -> list[Value]:

@@ -108,15 +108,6 @@ class Group:
         return [e for e in self.parts if e.kind == "load"]
 
 
-def without_units(trace: Trace, store: Store) -> Store:
-    """The store without axes of one index, along which no block or loop should run."""
-    zeros = {a: trace.integer(0) for a in store.axes if trace.text(a.size) == "1"}
-    if not zeros:
-        return store
-    index = [trace.substitute(i, zeros) for i in store.index]
-    return replace(store, index=index, expr=trace.substitute(store.expr, zeros))
-
-
 def holds(expr: Expr, target: Expr, axis: Axis) -> bool:
     """Tell whether `target` is a part of `expr` at which `axis` is free."""
     if expr is target:
@@ -126,17 +117,12 @@ def holds(expr: Expr, target: Expr, axis: Axis) -> bool:
     return any(axis in a.axes and holds(a, target, axis) for a in expr.args)
 
 
-def contains(expr: Expr, target: Expr) -> bool:
-    """Tell whether `target` is a part of `expr`."""
-    return expr is target or any(contains(a, target) for a in expr.args)
-
-
 def reduced(expr: Expr, target: Expr) -> bool:
     """Tell whether a reduction in `expr` reads `target`, or a scan with it needs whole rows."""
     if expr is target:
         return False
     if expr.kind == "reduce":
-        return contains(expr, target)
+        return target in parts(expr)
     if expr.kind == "scan":
         return True
     return any(reduced(a, target) for a in expr.args)
@@ -149,15 +135,16 @@ def lying_across(rows: Iterable[Axis], bound: frozenset[Axis], reads: list[dict[
     sector of its own. The order of the axes tells, unless as much lies along the rows: what is added to a
     convolution's patches, say.
     """
-    if len(bound) != 1 or _volume(bound) > HELD // NARROW:
+    if len(bound) != 1 or volume(bound) > HELD // NARROW:
         return None
-    most = max(map(_volume, reads), default=0)
-    large = [steps for steps in reads if 2 * _volume(steps) >= most and bound <= set(steps)]
+    most = max(map(volume, reads), default=0)
+    large = [steps for steps in reads if 2 * volume(steps) >= most and bound <= set(steps)]
     across = (a for a in rows if a.size.hint >= 2 * NARROW and any(steps.get(a) == 1 for steps in large))
     return next(across, None)
 
 
-def _volume(axes: Iterable[Axis]) -> int:
+def volume(axes: Iterable[Axis]) -> int:
+    """How many indices the axes have together, in the example."""
     return math.prod(axis.size.hint for axis in axes)
 
 
@@ -171,8 +158,9 @@ def settled(trace: Trace, store: Store) -> Store:
 
     Raises Unsupported where there is no such axis.
     """
-    store = without_units(trace, store)
-    return replace(store, index=[_placed(trace, i) for i in store.index], expr=_placed(trace, store.expr))
+    units = {a: trace.integer(0) for a in store.axes if str(a.size) == "1"}
+    index = [_placed(trace, trace.substitute(i, units)) for i in store.index]
+    return replace(store, index=index, expr=_placed(trace, trace.substitute(store.expr, units)))
 
 
 def _placed(trace: Trace, expr: Expr) -> Expr:

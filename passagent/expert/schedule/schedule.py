@@ -24,11 +24,11 @@ from passagent.expert.schedule.parts import (
     Stage,
     Store,
     bound_along,
-    contains,
     holds,
     lying_across,
     reduced,
     settled,
+    volume,
 )
 
 LONGEST_TURNED = 16384
@@ -37,6 +37,8 @@ LONGEST_TURNED = 16384
 
 class Schedule:
     """Outputs of a trace as groups; addresses and merged axes are looked up here."""
+
+    volume = staticmethod(volume)
 
     def __init__(
         self, trace: Trace, outputs: list[Value], target: str = "cpu", stores: Iterable[Store] = ()
@@ -80,7 +82,7 @@ class Schedule:
                 stores += self._split(Store(store.out, index, store.sizes, new))
             return stores
         for cat in t.cats:
-            if self.target == "cpu" and contains(store.expr, t.resolve(cat.expr)):
+            if self.target == "cpu" and t.resolve(cat.expr) in parts(store.expr):
                 raise Unsupported("cat", "its elements would be chosen one by one in the loops")
         return [store]
 
@@ -229,9 +231,6 @@ class Schedule:
     def hint(self, mono: Mono) -> int:
         return mono[0] * math.prod(self.trace.hints.get(t, 1) for t in mono[1])
 
-    def volume(self, axes: Iterable[Axis]) -> int:
-        return math.prod(a.size.hint for a in axes)
-
     def _order(self) -> list[Axis]:
         """All axes, outermost first: as the largest access walks memory, the others fitted in.
 
@@ -364,11 +363,11 @@ class Schedule:
         work = {r: self.volume(self.axes(r.args[0].axes)) for r in reduces}
         most = max([*work.values(), *[self.volume(self.store_axes(s)) for s in stores]], default=1)
         needed = list(rows)
-        for r, volume in work.items():
+        for r, elements in work.items():
             free = self.axes(r.axes)
             for axis in [axis for axis in needed if axis not in free]:
                 times = -(-axis.size.hint // 512) if axis is tile else axis.size.hint
-                if times > 1 and volume * times > 0.4 * most:
+                if times > 1 and elements * times > 0.4 * most:
                     needed.remove(axis)
         return needed
 

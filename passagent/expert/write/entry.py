@@ -91,7 +91,12 @@ def view_lines(family: Family) -> list[str]:
 
 def matching(families: Sequence[Family], graphs: Sequence[fx.Graph]) -> list[bool]:
     """Tell for each family whether its pass matches in a graph, after the passes before it."""
-    passes = [PlannedPass(str(number), "", _pattern(family)) for number, family in enumerate(families)]
+    passes = []
+    for number, family in enumerate(families):
+        text = "\n".join(write_pattern(family.regions[0], family.parameters, family.names))
+        names: dict[str, Any] = {"torch": torch, "operator": operator}
+        exec(text, names)
+        passes.append(PlannedPass(str(number), "", trace_pattern(names["pattern"], text, "pattern")))
     matches = [False] * len(passes)
     for graph in map(copy.deepcopy, graphs):
         for number, loaded in enumerate(passes):
@@ -99,14 +104,6 @@ def matching(families: Sequence[Family], graphs: Sequence[fx.Graph]) -> list[boo
                 replace_match(graph, loaded, match, replacement=_call)
                 matches[number] = True
     return matches
-
-
-def _pattern(family: Family) -> fx.Graph:
-    """The graph of the family's pattern, as the evaluator reads it."""
-    text = "\n".join(write_pattern(family.regions[0], family.parameters, family.names))
-    names: dict[str, Any] = {"torch": torch, "operator": operator}
-    exec(text, names)
-    return trace_pattern(names["pattern"], text, "pattern")
 
 
 def _call(bindings: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
