@@ -38,10 +38,7 @@ HEAVY |= words("linear addmm baddbmm mm einsum multi_head_attention_forward fold
 HEAVY |= words("adaptive_max_pool2d max_pool2d_with_indices sort topk")
 """Operators that a vendor library does better."""
 
-SLOW_ON = {
-    "cpu": {"interpolate", *POOLS, *CONVOLUTIONS},
-    "cuda": set[str](),
-}
+SLOW_ON = {"cpu": {"interpolate", *POOLS, *CONVOLUTIONS}, "cuda": set[str]()}
 """Operators that eager does better on a target: there their windows run over vectors of channels."""
 
 

@@ -156,10 +156,7 @@ class _Lowering:
 
 
 def lower_attention(
-    region: Region,
-    parameters: Sequence[Parameter],
-    types: list[Types],
-    orders: Sequence[tuple[int, ...]],
+    region: Region, parameters: Sequence[Parameter], types: list[Types], orders: Sequence[tuple[int, ...]]
 ) -> Attention:
     """The region as an attention, see lower_region. Raises Unsupported."""
     low = _Lowering(region)

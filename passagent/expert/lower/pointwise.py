@@ -292,10 +292,7 @@ COMPOSED: dict[str, Callable[..., Value]] = {
 """Operators that are others with other arguments."""
 
 OPS.update(COMPOSED)
-for _table, _lower in (
-    (ROWS, lambda row: row.lower),
-    (ARITHMETIC, lambda row: partial(_arithmetic, row)),
-):
+for _table, _lower in ((ROWS, lambda row: row.lower), (ARITHMETIC, lambda row: partial(_arithmetic, row))):
     OPS.update({name: _lower(row) for names, row in _table.items() for name in names.split()})
 for _names, _of in ((_COMPARISONS, _comparison), (_LOGICAL, _logical)):
     OPS.update({name: partial(_of, op) for op, names in _names.items() for name in names.split()})

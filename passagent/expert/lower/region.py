@@ -63,11 +63,7 @@ class Types:
 
 
 def lower_node(
-    trace: Trace,
-    node: fx.Node,
-    env: dict[fx.Node, Any],
-    types: Types,
-    literal: Callable[[Path, Any], Any],
+    trace: Trace, node: fx.Node, env: dict[fx.Node, Any], types: Types, literal: Callable[[Path, Any], Any]
 ) -> Any:
     """The Value (or tuple of them) of an operator. Raises Unsupported."""
     name = op_name(node)

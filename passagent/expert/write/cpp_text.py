@@ -63,11 +63,7 @@ class CppWriter(TableWriter):
         helpers += cpp_bands.HELPERS + "\n" if self.turns else ""
         helpers += CHOICE + "\n" if self.chooses else ""
         return Kernel(
-            (helpers + text + "\n"),
-            self.name,
-            sorted(self.inputs),
-            list(self.sizes),
-            list(self.params),
+            (helpers + text + "\n"), self.name, sorted(self.inputs), list(self.sizes), list(self.params)
         )
 
     def check(self, outside: Expr) -> list[str]:
@@ -116,10 +112,7 @@ class CppWriter(TableWriter):
         parallel = bool(rows)
         if not parallel:
             body = [*self.declared(), *tables, *inner]
-            return [
-                *_indent(head),
-                *_indent(body if alone else ["{", *_indent(body), "}"]),
-            ]
+            return [*_indent(head), *_indent(body if alone else ["{", *_indent(body), "}"])]
         loop = ["for (int64_t row = 0; row < rows; ++row) {", *_indent(inner), "}"]
         head.append(f"const int64_t rows = {total};")
         condition = f"if ({work} > {self.plan.grain})"

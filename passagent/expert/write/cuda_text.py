@@ -56,14 +56,7 @@ def generate(
     params.update(dict.fromkeys(mentioned(parameters, texts)))
     new_outputs = [name for name in outputs if name not in names]
     arguments = [*[names[k] for k in used], *params, *new_outputs, *sizes.values()]
-    return TritonKernel(
-        _source(name, written, arguments),
-        name,
-        used,
-        list(sizes),
-        list(params),
-        written,
-    )
+    return TritonKernel(_source(name, written, arguments), name, used, list(sizes), list(params), written)
 
 
 def _source(name: str, parts: list[Part], arguments: list[str]) -> str:
