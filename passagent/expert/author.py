@@ -10,8 +10,8 @@ from torch import fx
 from passagent.expert.choices import Plan
 from passagent.expert.graph import example, is_free, mutates, op_name
 from passagent.expert.lower.attention_lowering import lower_attention
-from passagent.expert.lower.call import HALF
-from passagent.expert.lower.expressions import Trace, Unsupported
+from passagent.expert.lower.dtypes import HALF
+from passagent.expert.lower.expressions import Trace
 from passagent.expert.lower.region import (
     Lowered,
     Region,
@@ -21,54 +21,20 @@ from passagent.expert.lower.region import (
     lower_region,
     named_types,
 )
+from passagent.expert.lower.symbolic_sizes import Unsupported
 from passagent.expert.lower.windows import bias_of, is_written_out
 from passagent.expert.read import pattern_text
 from passagent.expert.read.attention import is_attention
 from passagent.expert.read.fusible_regions import Found, does_nothing, find_regions, is_view, moves_only
-from passagent.expert.schedule.layouts import (
-    MOVES,
-    input_orders,
-    join_reductions,
-    of_library,
-    output_orders,
-    reduces_again,
-    stored,
-    windows_again,
-)
+from passagent.expert.schedule import layouts
 from passagent.expert.schedule.long_reductions import steps
 from passagent.expert.schedule.schedule import Schedule
-from passagent.expert.write import (
-    attention_text,
-    cpp_product,
-    cpp_text,
-    cuda_grid,
-    cuda_text,
-)
+from passagent.expert.write import attention_text, cpp_product, cpp_text, cuda_grid, cuda_text, entry
 from passagent.expert.write.cuda_grid import Work
-from passagent.expert.write.entry import (
-    Family,
-    identifier,
-    matching,
-    named,
-    pass_files,
-    title,
-    used_in,
-    view_lines,
-    view_route,
-)
-from passagent.expert.write.routes import (
-    Route,
-    Variant,
-    ViewRoute,
-    distinct,
-    limits,
-    used_parameters,
-)
+from passagent.expert.write.routes import Route, Variant, distinct, limits, used_parameters
 from passagent.expert.write.wording import conditions, simplified
-from passagent.expert.write.writer import Kernel, TritonKernel
+from passagent.expert.write.writer import Kernel
 from passagent.kernels.layout import Order
-
-AnyRoute = Route | ViewRoute
 
 
 @dataclass
@@ -98,28 +64,26 @@ def author(graphs: list[fx.Graph], target: str, plan: Plan) -> Authored:
             continue
         numbers = {number for number, _ in covered}
         uncovered = [k for k in range(len(graphs)) if k not in numbers]
-        alive = matching([family for family, _ in routes], graphs)
+        alive = entry.matching([family for family, _ in routes], graphs)
         routes = [route for route, matches in zip(routes, alive, strict=True) if matches]
         if not routes:
             return Authored({}, [], [], refused, uncovered)
         fused = dict.fromkeys(op_name(n) for f, _ in routes for n in f.regions[0].nodes if not is_free(n))
-        titles = [title(f.regions[0]) for f, _ in routes]
+        titles = [entry.title(f.regions[0]) for f, _ in routes]
         works = [work for _, route in routes for v in route.variants for work in _works(v)]
         return Authored(
-            pass_files(routes, plan, target), titles, list(fused), refused, uncovered, covered, works
+            entry.pass_files(routes, plan, target), titles, list(fused), refused, uncovered, covered, works
         )
 
 
 def _works(variant: Variant) -> list[Work]:
-    kernels = [v.kernel for v in [*variant.before, variant] if isinstance(v.kernel, TritonKernel)]
-    return [
-        Work(cuda_grid.function_of(p), cuda_grid.options_of(p), *p.hints) for k in kernels for p in k.parts
-    ]
+    parts = [part for v in variant.chain for part in v.parts]
+    return [Work(cuda_grid.function_of(p), cuda_grid.options_of(p), *p.hints) for p in parts]
 
 
 def _routes(
     graphs: list[fx.Graph], target: str, plan: Plan, without: frozenset[str], refused: dict[str, str]
-) -> tuple[list[tuple[Family, AnyRoute]], list[tuple[int, Region]], set[str]]:
+) -> tuple[list[tuple[entry.Family, Route]], list[tuple[int, Region]], set[str]]:
     """Routes of all families, their regions by graph, and operators that regions failed at."""
     families: dict[Any, list[tuple[int, Region]]] = {}
     for number, graph in enumerate(graphs):
@@ -128,7 +92,7 @@ def _routes(
         refused.update({op: why for op, why in regions_found.refused.items() if op not in refused})
         for region in regions_found.regions:
             families.setdefault(pattern_text.structure(region), []).append((number, region))
-    routes: list[tuple[Family, AnyRoute]] = []
+    routes: list[tuple[entry.Family, Route]] = []
     covered: list[tuple[int, Region]] = []
     failed: set[str] = set()
     for members in families.values():
@@ -147,33 +111,31 @@ def _routes(
     return routes, covered, failed
 
 
-def _route(regions: list[Region], target: str, plan: Plan) -> tuple[Family, AnyRoute]:
+def _route(regions: list[Region], target: str, plan: Plan) -> tuple[entry.Family, Route]:
     taken = pattern_text.parameters(regions)
-    family = Family(regions, taken, pattern_text.names(regions[0], taken))
+    family = entry.Family(regions, taken, pattern_text.names(regions[0], taken))
     if all(is_view(n) for n in regions[0].nodes):
-        return family, view_route(family)
+        return family, entry.view_route(family)
     inputs = [family.names[i] for i in regions[0].inputs]
-    orders, results = input_orders(regions), output_orders(regions)
-    route = Route(identifier(regions[0]), inputs, [p.name for p in taken], [], orders)
-    if moves_only(regions[0]) and of_library(regions[0]) and not orders[0]:
-        route.moves = view_lines(family)
-    half = next((r for r in regions if has_any(r, HALF)), None)
-    goal = Target(target, plan, orders, results)
-    variants = [_variant(region, half, family, goal) for region in regions]
+    writer = FamilyWriter(family, target, plan)
+    route = Route(writer.name, inputs, [], [], writer.inputs)
+    if moves_only(regions[0]) and layouts.of_library(regions[0]) and not writer.inputs[0]:
+        route.moves = entry.view_lines(family)
+    variants = list(map(writer.variant, regions))
     route.library = {name: _library_call(family, name) for name in variants[0].library}
-    route.inputs, route.orders = [*inputs, *route.library], [*orders, *[()] * len(route.library)]
+    route.inputs, route.orders = [*inputs, *route.library], [*writer.inputs, *[()] * len(route.library)]
     for region, v in zip(regions, variants, strict=True):
         shapes = {name: shape for b in v.before for name, shape in b.buffers.items()} | v.library
-        route.named.append(named(region, family) | shapes)
+        route.named.append(entry.named(region, family) | shapes)
     # Those that take any size come last.
     route.variants = sorted(distinct(variants), key=lambda v: (not v.limit, -len(limits(v))))
-    used = {p for v in route.variants for w in [*v.before, v] for p in w.kernel.params}
-    used |= {*used_parameters(route), *used_in(family, route.moves)}
-    route.parameters = [p for p in route.parameters if p in used]
+    used = {p for v in route.variants for w in v.chain for p in w.kernel.params}
+    used |= {*used_parameters(route.variants, writer.parameters), *entry.used_in(family, route.moves)}
+    route.parameters = [p for p in writer.parameters if p in used]
     return family, route
 
 
-def _library_call(family: Family, name: str) -> str:
+def _library_call(family: entry.Family, name: str) -> str:
     """A convolution of the pattern as an expression, without its bias."""
     node = next(n for n in family.regions[0].nodes if family.names[n] == name)
 
@@ -183,18 +145,6 @@ def _library_call(family: Family, name: str) -> str:
         return pattern_text.literal(value)
 
     return pattern_text.call(node, leaf)
-
-
-@dataclass(frozen=True)
-class Target:
-    """The target that kernels are written for."""
-
-    name: str
-    plan: Plan
-    inputs: list[Order]
-    """How the region's inputs lie in memory."""
-    outputs: list[Order]
-    """How eager's outputs lie."""
 
 
 @dataclass(frozen=True)
@@ -209,127 +159,134 @@ class Results:
     """The returned inputs, as in Variant."""
 
 
-def _variant(region: Region, half: Region | None, family: Family, target: Target) -> Variant:
-    if cpp_product.is_product(region):
-        return cpp_product.product_variant(region, identifier(region), len(family.parameters), target.plan)
-    types = named_types(region, half)
-    try:
-        return _lowered(region, types, family, target)
-    except Unsupported:
-        if half is None or half is region or has_any(region, HALF):
-            raise
-        return _lowered(region, [Types(frozenset())] * len(types), family, target)
+class FamilyWriter:
+    """Writes the kernels of a family's regions."""
 
+    def __init__(self, family: entry.Family, target: str, plan: Plan) -> None:
+        self.target, self.plan, self.first = target, plan, family.regions[0]
+        self.taken, self.names = family.parameters, family.names
+        self.name, self.parameters = entry.identifier(self.first), [p.name for p in family.parameters]
+        self.inputs = layouts.input_orders(family.regions)
+        """How the regions' inputs lie in memory."""
+        self.outputs = layouts.output_orders(family.regions)
+        """How eager's outputs lie."""
+        self.half = next((r for r in family.regions if has_any(r, HALF)), None)
 
-def _lowered(region: Region, types: list[Types], family: Family, goal: Target) -> Variant:
-    if is_attention(region):
-        names = [family.names[i] for i in family.regions[0].inputs]
-        attention = lower_attention(region, family.parameters, types, goal.inputs)
-        parameters, order = [p.name for p in family.parameters], goal.outputs[0]
-        name, stages = identifier(family.regions[0]), goal.plan.stages
-        kernel, shape = attention_text.attention_kernel(attention, name, names, parameters, order, stages)
-        results = Results(["out"], [shape], [attention.output.dtype], [order], [""])
-        return _variant_of(kernel, attention.trace, results, region, goal.inputs)
-    low = lower_region(region, family.parameters, goal.name, types, goal.inputs)
-    low.trace.decisive = decides_later(region)
-    first = family.regions[0]
-    library = {
-        family.names[first.nodes[region.nodes.index(node)]]: tuple(example(node).shape)
-        for node in low.trace.library.values()
-    }
-    names = [*(family.names[i] for i in first.inputs), *library]
-    before, limits = list[Variant](), dict[str, None]()
-    for step in steps(low, goal.plan, names) if goal.name == "cuda" else ():
-        results = Results(
-            step.buffers, [step.shape] * len(step.buffers), step.dtypes, [()] * len(step.buffers), []
+    def variant(self, region: Region) -> Variant:
+        """The kernel of a region. Raises Unsupported."""
+        if cpp_product.is_product(region):
+            return cpp_product.product_variant(region, self.name, len(self.parameters), self.plan)
+        types = named_types(region, self.half)
+        try:
+            return self._lowered(region, types)
+        except Unsupported:
+            if self.half is None or self.half is region or has_any(region, HALF):
+                raise
+            return self._lowered(region, [Types(frozenset())] * len(types))
+
+    def _lowered(self, region: Region, types: list[Types]) -> Variant:
+        names = [self.names[i] for i in self.first.inputs]
+        if is_attention(region):
+            attention, order = lower_attention(region, self.taken, types, self.inputs), self.outputs[0]
+            kernel, shape = attention_text.attention_kernel(
+                attention, self.name, names, self.parameters, order, self.plan.stages
+            )
+            results = Results(["out"], [shape], [attention.output.dtype], [order], [""])
+            return self._variant_of(kernel, attention.trace, results, region, self.inputs)
+        low = lower_region(region, self.taken, self.target, types, self.inputs)
+        low.trace.decisive = decides_later(region)
+        library = {
+            self.names[self.first.nodes[region.nodes.index(node)]]: tuple(example(node).shape)
+            for node in low.trace.library.values()
+        }
+        names += library
+        before, limits = list[Variant](), dict[str, None]()
+        for step in steps(low, self.plan, names) if self.target == "cuda" else ():
+            count = len(step.buffers)
+            results = Results(step.buffers, [step.shape] * count, step.dtypes, [()] * count, [])
+            before.append(self._kernel(step.schedule, names, results, region))
+            before[-1].buffers = dict.fromkeys(step.buffers, ())
+            limits |= {step.limit: None} if step.limit else {}
+        try:
+            variant = self._scheduled(low, names, region)
+        except Unsupported as error:
+            if error.op != "schedule" or not layouts.join_reductions(low.trace, low.outputs):
+                raise
+            variant = self._scheduled(low, names, region)
+        examples = [tuple(size.hint for size in sizes) for sizes in low.trace.inputs]
+        for b in before:
+            b.buffers = {name: examples[names.index(name)] for name in b.buffers}
+        variant.library = library
+        if before:
+            variant.before, variant.limit = before, " and ".join(limits)
+        return variant
+
+    def _scheduled(self, low: Lowered, names: list[str], region: Region) -> Variant:
+        written = low.written if self.target == "cuda" else {}
+        sources = list(map(_source, region.outputs))
+        returned = [next((k for k, (_, last) in written.items() if last is o), None) for o in sources]
+        new = [j for j, k in enumerate(returned) if k is None]
+        more = [k for k in written if k not in returned]
+        values = [*low.outputs, *(written[k][0] for k in more)]
+        schedule, orders = layouts.stored(
+            low.trace, values, [*self.outputs, *[()] * len(written)], self.target
         )
-        before.append(_kernel(step.schedule, names, results, region, family, goal))
-        before[-1].buffers = dict.fromkeys(step.buffers, ())
-        limits |= {step.limit: None} if step.limit else {}
-    try:
-        variant = _scheduled(low, names, region, family, goal)
-    except Unsupported as error:
-        if error.op != "schedule" or not join_reductions(low.trace, low.outputs):
-            raise
-        variant = _scheduled(low, names, region, family, goal)
-    examples = [tuple(size.hint for size in sizes) for sizes in low.trace.inputs]
-    for b in before:
-        b.buffers = {name: examples[names.index(name)] for name in b.buffers}
-    variant.library = library
-    if before:
-        variant.before, variant.limit = before, " and ".join(limits)
-    return variant
+        moves = next((op for n in region.nodes if (op := op_name(n)) in layouts.MOVES), None)
+        if self.target == "cpu" and moves and layouts.reduces_again(schedule):
+            raise Unsupported(moves, "what is reduced before it would be reduced again for what it moves")
+        windows = next((op_name(n) for n in region.nodes if is_written_out(n)), None)
+        if windows and layouts.windows_again(schedule):
+            raise Unsupported(windows, "would be computed again for what is reduced of it")
+        allocated = ["out"] if len(new) == 1 else [f"out{k}" for k in range(len(new))]
+        outputs = [allocated[new.index(j)] if k is None else names[k] for j, k in enumerate(returned)]
+        outputs += [names[k] for k in more]
+        shapes = [list(map(str, low.outputs[j].refresh().shape)) for j in new]
+        dtypes = [low.outputs[j].dtype for j in new]
+        returns = [names[k] if k is not None else "" for k in returned]
+        results = Results(outputs, shapes, dtypes, [orders[j] for j in new], returns)
+        return self._kernel(schedule, names, results, region)
 
+    def _kernel(self, schedule: Schedule, names: list[str], results: Results, region: Region) -> Variant:
+        """The kernel of a schedule, and what its plan says; `names` are its inputs'."""
+        if self.target == "cuda":
+            outputs, shapes = results.outputs, results.shapes
+            kernel: Kernel = cuda_text.generate(schedule, self.name, names, outputs, shapes, self.parameters)
+        else:
+            writer = cpp_text.CppWriter(schedule, self.name, names, results.outputs, self.plan)
+            kernel = writer.kernel(results.shapes, self.parameters)
+        orders = [*self.inputs, *[()] * (len(names) - len(self.inputs))]
+        return self._variant_of(kernel, schedule.trace, results, region, orders)
 
-def _scheduled(low: Lowered, names: list[str], region: Region, family: Family, goal: Target) -> Variant:
-    target, trace = goal.name, low.trace
-    written = low.written if target == "cuda" else {}
-    sources = [_source(o) for o in region.outputs]
-    returned = [next((k for k, (_, last) in written.items() if last is o), None) for o in sources]
-    new = [j for j, k in enumerate(returned) if k is None]
-    more = [k for k in written if k not in returned]
-    values = [*low.outputs, *(written[k][0] for k in more)]
-    schedule, orders = stored(trace, values, [*goal.outputs, *[()] * len(written)], target)
-    moves = next((op for n in region.nodes if (op := op_name(n)) in MOVES), None)
-    if target == "cpu" and moves and reduces_again(schedule):
-        raise Unsupported(moves, "what is reduced before it would be reduced again for what it moves")
-    windows = next((op_name(n) for n in region.nodes if is_written_out(n)), None)
-    if windows and windows_again(schedule):
-        raise Unsupported(windows, "would be computed again for what is reduced of it")
-    allocated = ["out"] if len(new) == 1 else [f"out{k}" for k in range(len(new))]
-    outputs = [allocated[new.index(j)] if k is None else names[k] for j, k in enumerate(returned)]
-    outputs += [names[k] for k in more]
-    shapes = [[trace.text(s) for s in trace.shape(trace.refresh(low.outputs[j]))] for j in new]
-    dtypes = [low.outputs[j].dtype for j in new]
-    returns = [names[k] if k is not None else "" for k in returned]
-    results = Results(outputs, shapes, dtypes, [orders[j] for j in new], returns)
-    return _kernel(schedule, names, results, region, family, goal)
-
-
-def _kernel(
-    schedule: Schedule, names: list[str], results: Results, region: Region, family: Family, goal: Target
-) -> Variant:
-    """The kernel of a schedule, and what its plan says; `names` are its inputs'."""
-    trace, plan, name = schedule.trace, goal.plan, identifier(family.regions[0])
-    parameters = [p.name for p in family.parameters]
-    outputs, shapes = results.outputs, results.shapes
-    kernel: Kernel
-    if goal.name == "cuda":
-        kernel = cuda_text.generate(schedule, name, names, outputs, shapes, parameters)
-    else:
-        kernel = cpp_text.CppWriter(schedule, name, names, outputs, plan).kernel(shapes, parameters)
-    return _variant_of(
-        kernel, trace, results, region, [*goal.inputs, *[()] * (len(names) - len(goal.inputs))]
-    )
-
-
-def _variant_of(
-    kernel: Kernel, trace: Trace, results: Results, region: Region, orders: list[Order]
-) -> Variant:
-    """Return the plan's text of a kernel; `orders` are its inputs'. Raises Unsupported."""
-    input_dtypes, shapes, dtypes = tuple(trace.dtypes[: len(orders)]), results.shapes, results.dtypes
-    generic = next((k for k in kernel.inputs if input_dtypes[k] == "half"), None)
-    if generic is None and ("half" in dtypes or "<T>" in kernel.source or "T*" in kernel.source):
-        raise Unsupported("dtype", "no input tells the 16-bit type of the result")
-    kinds = list(zip(input_dtypes, orders, strict=True))
-    like = [
-        _like(trace, shape, order, [k for k in kernel.inputs if kinds[k] == (dtype, order)])
-        for shape, dtype, order in zip(shapes, dtypes, results.orders, strict=True)
-    ]
-    kernel.sizes = [simplified(size) for size in kernel.sizes]
-    return Variant(
-        kernel,
-        conditions(trace.guards),
-        [[simplified(size) for size in shape] for shape in shapes],
-        dtypes,
-        like,
-        generic,
-        input_dtypes,
-        (str(example(region.inputs[generic]).dtype).removeprefix("torch."),) if generic is not None else (),
-        tuple(len(sizes) for sizes in trace.inputs[: len(orders)]),
-        results.orders,
-        results.returned,
-    )
+    def _variant_of(
+        self, kernel: Kernel, trace: Trace, results: Results, region: Region, orders: list[Order]
+    ) -> Variant:
+        """Return the plan's text of a kernel; `orders` are its inputs'. Raises Unsupported."""
+        input_dtypes, shapes, dtypes = tuple(trace.dtypes[: len(orders)]), results.shapes, results.dtypes
+        generic = next((k for k in kernel.inputs if input_dtypes[k] == "half"), None)
+        if generic is None and ("half" in dtypes or "<T>" in kernel.source or "T*" in kernel.source):
+            raise Unsupported("dtype", "no input tells the 16-bit type of the result")
+        kinds = list(zip(input_dtypes, orders, strict=True))
+        like: list[int | None] = []
+        for shape, dtype, order in zip(shapes, dtypes, results.orders, strict=True):
+            lying = [shape[d] for d in order or range(len(shape))]
+            alike = [k for k in kernel.inputs if kinds[k] == (dtype, order)]
+            like.append(next((k for k in alike if list(map(str, trace.inputs[k])) == lying), None))
+        kernel.sizes = [simplified(size) for size in kernel.sizes]
+        return Variant(
+            kernel,
+            conditions(trace.guards),
+            [[simplified(size) for size in shape] for shape in shapes],
+            dtypes,
+            like,
+            generic,
+            input_dtypes,
+            (str(example(region.inputs[generic]).dtype).removeprefix("torch."),)
+            if generic is not None
+            else (),
+            tuple(len(sizes) for sizes in trace.inputs[: len(orders)]),
+            results.orders,
+            results.returned,
+        )
 
 
 def _source(node: fx.Node) -> fx.Node:
@@ -337,9 +294,3 @@ def _source(node: fx.Node) -> fx.Node:
     while does_nothing(node):
         node = node.all_input_nodes[0]
     return node
-
-
-def _like(trace: Trace, shape: list[str], order: Order, among: list[int]) -> int | None:
-    """The first of inputs of the same type and order that has the same shape, too."""
-    lying = [shape[d] for d in order or range(len(shape))]
-    return next((k for k in among if [trace.text(s) for s in trace.inputs[k]] == lying), None)

@@ -68,27 +68,9 @@ _START: dict[str, dict[str, Any]] = {
 
 
 INEXACT = [
-    "layer_norm",
-    "group_norm",
-    "rms_norm",
-    "batch_norm",
-    "softmax",
-    "log_softmax",
-    "norm",
-    "gelu",
-    "silu",
-    "sigmoid",
-    "tanh",
-    "exp",
-    "mean",
-    "sum",
-    "adaptive_avg_pool2d",
-    "rsqrt",
-    "pow",
-    "div",
-    "truediv",
-    "add",
-]
+    "layer_norm", "group_norm", "rms_norm", "batch_norm", "softmax", "log_softmax", "norm", "gelu", "silu",
+    "sigmoid", "tanh", "exp", "mean", "sum", "adaptive_avg_pool2d", "rsqrt", "pow", "div", "truediv", "add",
+]  # fmt: skip
 """Operators that differ from eager in the last place, which a cancellation turns into a wrong result."""
 
 

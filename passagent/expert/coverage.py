@@ -6,8 +6,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from torch import fx
-
 from passagent.errors import PassagentError, UsageError
 from passagent.expert.author import author
 from passagent.expert.choices import CHOICES, default
@@ -57,11 +55,11 @@ def cover(task: Path, target: str) -> TaskCoverage:
     """Find what the expert's first pass takes of a task. Raises UsageError for an unknown target."""
     if target not in CHOICES:
         raise UsageError(f"--device {target}: write {' or '.join(CHOICES)}")
-    name = task.resolve().name
+    task_name = task.resolve().name
     try:
         captured = graphs(str(task))
     except PassagentError as error:
-        return TaskCoverage(name, error=str(error))
+        return TaskCoverage(task_name, error=str(error))
     authored = author(list(captured), target, default(target))
     inside = {node for _, region in authored.taken for node in region.nodes}
     computed = {number for number, region in authored.taken if not all(map(is_view, region.nodes))}
@@ -70,9 +68,10 @@ def cover(task: Path, target: str) -> TaskCoverage:
     for graph in captured:
         for node in operators(graph):
             if node not in inside:
-                counts[op_name(node), _why(node, authored.refused)] += 1
+                name = op_name(node)
+                counts[name, VIEW if is_free(node) else authored.refused.get(name, ALONE)] += 1
     return TaskCoverage(
-        name,
+        task_name,
         len(captured),
         len(computed),
         len(every - computed),
@@ -80,13 +79,6 @@ def cover(task: Path, target: str) -> TaskCoverage:
         len(inside),
         [Left(operator, why, count) for (operator, why), count in counts.most_common()],
     )
-
-
-def _why(node: fx.Node, refused: dict[str, str]) -> str:
-    name = op_name(node)
-    if is_free(node):
-        return VIEW
-    return refused.get(name, ALONE)
 
 
 @dataclass(frozen=True)

@@ -147,7 +147,7 @@ def choose(episode: Episode) -> Plan | None:
     ]
     if good:
         base_as, _, base = max(good, key=lambda g: g[:2])
-    operators = fused_operators(episode.task, episode.target, base)
+    operators = candidate(episode.task, episode.target, base)[1].operators
     role, status = episode.role, episode.outcomes[-1][1] if episode.outcomes else episode.parent_status
     cost = functools.partial(estimate, episode.task, episode.target)
     near = neighbours(base, episode.target, role, operators, episode.seed, cost)
@@ -157,7 +157,8 @@ def choose(episode: Episode) -> Plan | None:
         near = neighbours(base, episode.target, "fusion", operators, episode.seed, cost)
     if status in {"wrong_result", INEXACT}:
         failed = episode.outcomes[-1][0] if episode.outcomes else base
-        near = itertools.chain(safer(failed, fused_operators(episode.task, episode.target, failed)), near)
+        fused = candidate(episode.task, episode.target, failed)[1].operators
+        near = itertools.chain(safer(failed, fused), near)
     launches = [_launches(episode, p) for p in episode.tried]
     return next((p for p in near if p not in episode.tried and _launches(episode, p) not in launches), None)
 
@@ -190,11 +191,6 @@ def candidate(task: str, target: str, plan: Plan) -> tuple[dict[str, str], Any]:
 
     authored = author(list(graphs(task)), target, plan)
     return authored.files, authored
-
-
-def fused_operators(task: str, target: str, plan: Plan) -> list[str]:
-    """Operators that a plan's regions hold and that could be left out."""
-    return list(candidate(task, target, plan)[1].operators)
 
 
 def _calls(files: dict[str, str], plan: Plan, episode: Episode, step: int) -> Message:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -40,10 +38,7 @@ HEAVY |= words("linear addmm baddbmm mm einsum multi_head_attention_forward fold
 HEAVY |= words("adaptive_max_pool2d max_pool2d_with_indices sort topk")
 """Operators that a vendor library does better."""
 
-SLOW_ON = {
-    "cpu": {"interpolate", *POOLS, *CONVOLUTIONS},
-    "cuda": set[str](),
-}
+SLOW_ON = {"cpu": {"interpolate", *POOLS, *CONVOLUTIONS}, "cuda": set[str]()}
 """Operators that eager does better on a target: there their windows run over vectors of channels."""
 
 
@@ -64,35 +59,33 @@ def example(node: fx.Node) -> Any:
     return node.meta.get("example_value", node.meta.get("val"))
 
 
-def walk(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Leaves of nested arguments with their paths."""
-    if isinstance(value, tuple | list):
-        for k, item in enumerate(value):
-            yield from walk(item, (*path, k))
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from walk(item, (*path, key))
-    elif isinstance(value, slice):
-        for key in ("start", "stop", "step"):
-            yield from walk(getattr(value, key), (*path, key))
-    else:
-        yield path, value
+def arguments(node: fx.Node) -> list[tuple[tuple[Any, ...], Any]]:
+    """Leaves of a node's arguments, with their paths."""
+    return leaves({"args": node.args, "kwargs": node.kwargs})
 
 
-def arguments(node: fx.Node) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Leaves of a node's arguments."""
-    yield from walk(node.args, ("args",))
-    yield from walk(node.kwargs, ("kwargs",))
+def replaced(node: fx.Node, replace: Any) -> tuple[Any, Any]:
+    """A node's args and kwargs with each leaf replaced by `replace(path, leaf)`."""
+    return rebuild(node.args, replace, ("args",)), rebuild(node.kwargs, replace, ("kwargs",))
 
 
-def rebuild(value: Any, replace: Any, path: tuple[Any, ...]) -> Any:
+def argument(node: fx.Node, place: int, name: str, default: Any = None) -> Any:
+    """An argument that is given by its place or by its name."""
+    return node.args[place] if len(node.args) > place else node.kwargs.get(name, default)
+
+
+def leaves(value: Any) -> list[tuple[tuple[Any, ...], Any]]:
+    """Leaves of nested arguments, with their paths."""
+    pairs: list[tuple[tuple[Any, ...], Any]] = []
+    rebuild(value, lambda path, leaf: pairs.append((path, leaf)))
+    return pairs
+
+
+def rebuild(value: Any, replace: Any, path: tuple[Any, ...] = ()) -> Any:
     """Nested arguments with each leaf replaced by `replace(path, leaf)`."""
     if isinstance(value, tuple | list):
-        return (
-            type(value)(rebuild(v, replace, (*path, k)) for k, v in enumerate(value))
-            if type(value) in (tuple, list)
-            else tuple(rebuild(v, replace, (*path, k)) for k, v in enumerate(value))
-        )
+        items = [rebuild(v, replace, (*path, k)) for k, v in enumerate(value)]
+        return items if type(value) is list else tuple(items)
     if isinstance(value, dict):
         return {k: rebuild(v, replace, (*path, k)) for k, v in value.items()}
     if isinstance(value, slice):
@@ -119,18 +112,8 @@ def _positional_inplace(name: str, node: fx.Node) -> bool:
     return at is not None and len(node.args) > at and node.args[at] is True
 
 
-@dataclass(frozen=True)
-class Memory:
-    """The nodes that share storage (by the example's aliasing rules of their operators)."""
-
-    roots: dict[fx.Node, fx.Node]
-
-    def shares(self, a: fx.Node, b: fx.Node) -> bool:
-        return self.roots.get(a, a) is self.roots.get(b, b)
-
-
-def memory(graph: fx.Graph) -> Memory:
-    """For each node the node whose storage it (possibly) views."""
+def storage_roots(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
+    """For each node the node whose storage it (possibly) views, by the aliasing rules of the operators."""
     roots: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
         roots[node] = node
@@ -143,7 +126,7 @@ def memory(graph: fx.Graph) -> Memory:
             source = first
         if source is not None:
             roots[node] = roots[source]
-    return Memory(roots)
+    return roots
 
 
 def is_tensor(node: fx.Node) -> bool:

@@ -14,21 +14,14 @@ from typing import Any
 
 from torch import fx
 
-from passagent.expert.graph import CALL, PRODUCTS, example, op_name, rebuild
-from passagent.expert.lower.call import HALVES, Call, arguments, check_shape, wrap
-from passagent.expert.lower.expressions import (
-    ALONG,
-    ONE,
-    Axis,
-    Expr,
-    Trace,
-    Unsupported,
-    Value,
-    fixed,
-    parts,
-)
+from passagent.expert.graph import CALL, PRODUCTS, example, op_name, replaced
+from passagent.expert.lower.call import Call, arguments, check_shape, wrap
+from passagent.expert.lower.dtypes import HALVES
+from passagent.expert.lower.expressions import ALONG, Axis, Expr, Trace, Value, parts
+from passagent.expert.lower.formulas import where
 from passagent.expert.lower.region import Parameter, Path, Region, Types, lower_node, lower_region
 from passagent.expert.lower.shapes import broadcast, fit, position, regroup, renamed
+from passagent.expert.lower.symbolic_sizes import ONE, Unsupported
 
 NAMES = ("scores", "weights", "result")
 """Names of values that are read like inputs: of the first product, the softmax and the second product."""
@@ -61,7 +54,7 @@ class Attention:
 
 class _Lowering:
     def __init__(self, region: Region) -> None:
-        self.trace, self.count = Trace(), len(region.inputs)
+        self.trace, self.count = Trace("cuda"), len(region.inputs)
         self.last = next((n for n in reversed(region.nodes) if op_name(n) == "softmax"), None)
         self.operands: list[Expr] = []
         self.dims: dict[str, tuple[Axis, ...]] = {}
@@ -74,19 +67,18 @@ class _Lowering:
         trace: Trace,
         node: fx.Node,
         env: dict[fx.Node, Any],
-        target: str,
         types: Types,
         literal: Callable[[Path, Any], Any],
     ) -> Any:
         """An operator's value, as lower_node has it but for products and the softmax."""
         self.trace, name = trace, op_name(node)
         if name not in PRODUCTS | {CALL} and node is not self.last:
-            return lower_node(trace, node, env, target, types, literal)
+            return lower_node(trace, node, env, types, literal)
 
         def leaf(path: Path, value: Any) -> Any:
             return env[value] if isinstance(value, fx.Node) else literal(path, value)
 
-        args, kwargs = rebuild(node.args, leaf, ("args",)), rebuild(node.kwargs, leaf, ("kwargs",))
+        args, kwargs = replaced(node, leaf)
         out = types.name(example(node).dtype)
         try:
             if name == CALL:
@@ -100,28 +92,23 @@ class _Lowering:
                 result = self.product(args[0], args[1], out)
         except Unsupported as error:
             raise Unsupported(name, error.reason) from error
-        check_shape(trace, name, result, example(node))
+        check_shape(name, result, example(node))
         return result
 
     def given(self, dims: list[tuple[Axis, ...]], dtype: str) -> Value:
         """A value that is read like an input."""
-        t = self.trace
-        dims = [tuple(t.axes_of(d)) for d in dims]
-        axes = [axis for dim in dims for axis in dim]
-        load = t.make("load", len(t.inputs), tuple(map(t.index, axes)), dtype)
-        t.inputs.append([axis.size for axis in axes])
-        t.dtypes.append(dtype)
-        return Value(dims, load)
+        dims = [tuple(self.trace.axes_of(d)) for d in dims]
+        return Value(dims, self.trace.read([axis for dim in dims for axis in dim], dtype))
 
     def product(self, left: Value, right: Value, dtype: str) -> Value:
         """left @ right: the first one of an attention, then the second."""
         t = self.trace
         if len(left.dims) < 2 or len(right.dims) < 2:
             raise Unsupported("matmul", "multiplies by a vector")
-        left, right = t.refresh(left), renamed(t, t.refresh(right))
+        left, right = left.refresh(), renamed(right.refresh())
         shared = [*right.dims[:-2], right.dims[-2]]
         dims, replaced = fit(t, [*left.dims[:-2], left.dims[-1]], shared)
-        right = t.refresh(Value(right.dims, t.substitute(right.expr, replaced)))
+        right = Value(right.dims, t.substitute(right.expr, replaced)).refresh()
         first = not self.operands
         names = ("rows", "columns", "depth") if first else ("rows", "width", "columns")
         self.dims |= zip(names, (left.dims[-2], right.dims[-1], dims[-1]), strict=True)
@@ -131,55 +118,45 @@ class _Lowering:
         return self.given([*dims[:-1], left.dims[-2], right.dims[-1]], dtype)
 
     def softmax(self, scores: Value, dtype: str) -> Value:
-        self.score = self.trace.refresh(scores)
+        self.score = scores.refresh()
         return self.given(self.score.dims, dtype)
 
     def call(self, out: str, query: Value, key: Value, value: Value, *args: Any, **named: Any) -> Value:
         """scaled_dot_product_attention: eager stores neither scores nor weights."""
-        t, c = self.trace, Call(self.trace, CALL, "float32", "cuda")
+        t, c = self.trace, Call(self.trace, CALL, "float32")
         options = arguments("attn_mask dropout_p is_causal scale enable_gqa", args, named)
         scale, attn_mask = options.get("scale"), options.get("attn_mask")
         enable_gqa, is_causal = options.get("enable_gqa"), options.get("is_causal")
         self.rounds, self.causal = False, bool(is_causal)
-        shape = t.shape(t.refresh(query))
+        shape = query.refresh().shape
         heads = t.size_of(key.dims[-3]) if enable_gqa else ONE
-        groups = [heads, t.divide(shape[-3], heads)] if enable_gqa else []
+        groups = [heads, shape[-3] // heads] if enable_gqa else []
         if groups:
-            query = regroup(t, query, [*shape[:-3], *groups, *shape[-2:]])
+            query = regroup(query, [*shape[:-3], *groups, *shape[-2:]])
             key, value = (Value([*v.dims[:-2], (), *v.dims[-2:]], v.expr) for v in (key, value))
         if scale is None:
-            t.equal(shape[-1], fixed(shape[-1].hint))
-            scale = 1 / math.sqrt(shape[-1].hint)
+            scale = 1 / math.sqrt(t.constant(shape[-1]))
         turned = Value([*key.dims[:-2], key.dims[-1], key.dims[-2]], key.expr)
         scores = c.pointwise("mul", self.product(query, turned, "float32"), scale)
         scores = _heads(scores) if groups else scores
         if is_causal:
-            scores = t.refresh(scores)
-            visible = t.op("le", [position(t, scores.dims[-1]), position(t, scores.dims[-2])], "bool")
-            scores = Value(scores.dims, self.masked(visible, scores.expr))
+            scores = scores.refresh()
+            visible = position(t, scores.dims[-1]) <= position(t, scores.dims[-2])
+            scores = Value(scores.dims, where(visible, scores.expr, -math.inf))
         if attn_mask is not None:
-            dims, (score, mask) = broadcast(t, [scores, attn_mask])
-            boolean = mask.dtype == "bool"
-            score = self.masked(mask, score) if boolean else t.op("add", [score, c.wide(mask)], "float32")
-            scores = Value(dims, score)
+            dims, (score, mask) = broadcast([scores, attn_mask])
+            is_boolean = mask.dtype == "bool"
+            scores = Value(dims, where(mask, score, -math.inf) if is_boolean else score + mask.wide())
         weights = self.softmax(scores, "float32")
         if groups:
-            lengths = t.shape(t.refresh(weights))
-            weights = regroup(t, weights, [*lengths[:-3], *groups, *lengths[-2:]])
-        weights = Value(weights.dims, t.cast(weights.expr, value.dtype))
-        result = self.product(weights, value, out)
+            lengths = weights.refresh().shape
+            weights = regroup(weights, [*lengths[:-3], *groups, *lengths[-2:]])
+        result = self.product(weights.cast(value.dtype), value, out)
         return _heads(result) if groups else result
-
-    def masked(self, visible: Expr, score: Expr) -> Expr:
-        """The score where it is seen."""
-        return self.trace.op("where", [visible, score, self.trace.const(-math.inf, "float32")], "float32")
 
 
 def lower_attention(
-    region: Region,
-    parameters: Sequence[Parameter],
-    types: list[Types],
-    orders: Sequence[tuple[int, ...]],
+    region: Region, parameters: Sequence[Parameter], types: list[Types], orders: Sequence[tuple[int, ...]]
 ) -> Attention:
     """The region as an attention, see lower_region. Raises Unsupported."""
     low = _Lowering(region)
@@ -199,7 +176,7 @@ def _finished(low: _Lowering, output: Value) -> Attention:
     query, key, value = map(t.resolve, low.operands)
     if any(e.dtype not in {*HALVES, "float32"} for e in (query, key, value)):
         raise Unsupported("matmul", f"attention in {query.dtype} is left to the library")
-    score, weight, output = t.resolve(low.score.expr), t.resolve(low.weight), t.refresh(output)
+    score, weight, output = t.resolve(low.score.expr), t.resolve(low.weight), output.refresh()
     axes = {name: t.axes_of(dim) for name, dim in low.dims.items()}
     keys = t.axes_of(low.score.dims[-1])
     if keys != axes["columns"]:
@@ -227,7 +204,7 @@ def _finished(low: _Lowering, output: Value) -> Attention:
         raise Unsupported("softmax", "its scores are reduced")
     for e in parts(score):
         if e.kind == "load" and e.data < n and e.axes & set(axes["rows"]) and e.axes & set(keys):
-            t.guard(f"{' * '.join(t.text(s) for s in t.inputs[e.data])} < 2**31")
+            t.guard(f"{' * '.join(map(str, t.inputs[e.data]))} < 2**31")
     return Attention(
         t, query, key, value, score, weight, output, low.rounds, low.causal,
         axes["rows"], axes["columns"], axes["depth"], axes["width"], n,

@@ -1,46 +1,22 @@
 """Tensor expressions, defined by run: what a region computes, element by element, over symbolic sizes.
 
 A `Value` is a tensor: for each dimension the axes whose indices (row-major) make up its index, and one
-scalar expression over those axes. Views only regroup axes or rewrite indices, so they cost nothing; sizes
-are texts that the generated wrapper evaluates on the host. Each carries the value that it had in the example
-(`hint`), and every equality that the lowering relied on is kept as a guard.
+scalar expression over those axes. Views only regroup axes or rewrite indices, so they cost nothing.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
+from passagent.expert.lower.dtypes import HALVES, compute_type, holds
+from passagent.expert.lower.symbolic_sizes import ONE, Scalar, Size, Sizes, times
 
-class Unsupported(Exception):
-    """An operator that cannot be lowered: its name and why."""
-
-    def __init__(self, op: str, reason: str) -> None:
-        super().__init__(f"{op}: {reason}")
-        self.op, self.reason = op, reason
-
-
-@dataclass(frozen=True)
-class Size:
-    """A size: its value in the example and the host expression that gives it (a number if it is constant)."""
-
-    hint: int
-    text: str
-
-    @property
-    def constant(self) -> bool:
-        return self.text.lstrip("-").isdigit()
-
-
-def fixed(value: int) -> Size:
-    """A constant size."""
-    return Size(value, str(value))
-
-
-ONE = fixed(1)
 ALONG = {"reduce", "scan"}  # kinds whose elements are computed of many along an axis
+COMPARISONS = {"eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "isnan"}
+Number = int | float | bool | Size | Scalar
 
 
 @dataclass(eq=False)
@@ -55,6 +31,10 @@ class Axis:
         return f"i{self.number}:{self.size.text}"
 
 
+def _operator(op: str, is_swapped: bool = False) -> Callable[..., Any]:
+    return lambda *args: apply(op, *(reversed(args) if is_swapped else args))
+
+
 @dataclass(frozen=True, eq=False)
 class Expr:
     """A scalar expression. Interned by Trace: equal expressions are the same object.
@@ -63,6 +43,9 @@ class Expr:
     load (data: input number; args: an index for each dimension), op (data: name),
     reduce (data: (name, axes); args: the body),
     scan (data: (name, (axis,)); args: the body, and the last index along the axis that takes part).
+
+    Python's operators make further ones; a number beside an expression takes its dtype. Between integers of
+    64 bits they are arithmetic on indices, whose constants are computed at once.
     """
 
     kind: str
@@ -73,6 +56,78 @@ class Expr:
     """Free axes."""
     every: frozenset[Axis]
     """Free and bound axes."""
+    trace: Trace = field(repr=False)
+
+    __add__, __radd__ = _operator("index_add"), _operator("index_add", is_swapped=True)
+    __mul__, __rmul__ = _operator("index_mul"), _operator("index_mul", is_swapped=True)
+    __sub__, __rsub__ = _operator("index_sub"), _operator("index_sub", is_swapped=True)
+    __truediv__, __rtruediv__ = _operator("div"), _operator("div", is_swapped=True)
+    __floordiv__, __mod__ = _operator("index_div"), _operator("index_mod")
+    __lt__, __le__, __gt__, __ge__ = (_operator(op) for op in ("lt", "le", "gt", "ge"))
+    __and__, __or__, __neg__, __abs__ = (_operator(op) for op in ("and", "or", "neg", "abs"))
+
+    def cast(self, dtype: str) -> Expr:
+        """The value in another dtype."""
+        if self.dtype == dtype:
+            return self
+        if self.kind == "const" and dtype in {"float32", "int64"}:
+            return self.trace.const(float(self.data) if dtype == "float32" else int(self.data), dtype)
+        return self.trace.op("cast", [self], dtype)
+
+    def wide(self) -> Expr:
+        """A stored element in the type that is computed with."""
+        return self.cast(compute_type(self.dtype))
+
+    def stored(self, dtype: str, exact: bool = False) -> Expr:
+        """The value as eager stores it: rounded to `dtype` unless it is `exact` there."""
+        if exact and dtype in HALVES and self.dtype == "float32":
+            return self.trace.op("as_half", [self], dtype)
+        return self.cast(dtype)
+
+    def through(self, dtype: str) -> Expr:
+        """The value that an element of `dtype` has, in the type that is computed with."""
+        compute, short = compute_type(dtype), {*HALVES, "uint8", "int8"}
+        exact = self.dtype in {dtype, "bool"} or (dtype in HALVES and self.dtype in short)
+        exact = exact or (self.kind == "const" and holds(dtype, self.data))
+        expr = self.cast(compute)
+        return expr if exact or dtype == compute else expr.stored(dtype).wide()
+
+
+def apply(op: str, *args: Any) -> Expr:
+    """An operation on expressions and numbers of one compute type; one at least is an expression."""
+    chosen = args[1:] if op == "where" else args  # a choice has the type of what is chosen
+    first = next(a for a in chosen if isinstance(a, Expr))
+    exprs = [a if isinstance(a, Expr) else first.trace.number(a, first.dtype) for a in args]
+    if op in _FOLDED:
+        if all(e.dtype == "int64" for e in exprs):
+            return _FOLDED[op](*exprs)
+        op = op.removeprefix("index_")
+    return first.trace.op(op, exprs, "bool" if op in COMPARISONS else exprs[-1].dtype)
+
+
+def _index_sum(a: Expr, b: Expr) -> Expr:
+    if a.kind == b.kind == "const":
+        return a.trace.integer(a.data + b.data)
+    for x, y in ((b, a), (a, b)):
+        if x.kind == "const" and x.data == 0:
+            return y
+    return a.trace.op("index_add", [a, b], "int64")
+
+
+def _index_product(a: Expr, b: Expr) -> Expr:
+    for x, y in ((a, b), (b, a)):
+        if x.kind == "const" and x.data in (0, 1):
+            return x if x.data == 0 else y
+    if a.kind == b.kind == "const":
+        return a.trace.integer(a.data * b.data)
+    return a.trace.op("index_mul", [a, b], "int64")
+
+
+_FOLDED: dict[str, Callable[[Expr, Expr], Expr]] = {
+    "index_add": _index_sum,
+    "index_mul": _index_product,
+    "index_sub": lambda a, b: _index_sum(a, _index_product(a.trace.integer(-1), b)),
+}
 
 
 @dataclass
@@ -86,6 +141,21 @@ class Value:
     def dtype(self) -> str:
         return self.expr.dtype
 
+    @property
+    def trace(self) -> Trace:
+        return self.expr.trace
+
+    @property
+    def shape(self) -> list[Size]:
+        return [self.trace.size_of(dim) for dim in self.dims]
+
+    def refresh(self) -> Value:
+        """The value over present axes."""
+        return Value([tuple(self.trace.axes_of(d)) for d in self.dims], self.trace.resolve(self.expr))
+
+    def cast(self, dtype: str) -> Value:
+        return Value(self.dims, self.expr.cast(dtype))
+
 
 @dataclass(frozen=True)
 class Cat:
@@ -97,17 +167,15 @@ class Cat:
     """(index within the piece, its element, where it starts)."""
 
 
-class Trace:
+class Trace(Sizes):
     """Makes expressions and axes, and remembers guards."""
 
-    def __init__(self) -> None:
+    def __init__(self, target: str) -> None:
+        super().__init__()
+        self.target = target
+        """cpu or cuda: some operators round at other places there."""
         self._table: dict[tuple[Any, ...], Expr] = {}
         self._numbers = itertools.count()
-        self._same: dict[str, str] = {}
-        self.hints: dict[str, int] = {}
-        self.products: dict[str, tuple[str, ...]] = {}
-        """Texts of sizes that are a product of others."""
-        self.guards: dict[str, None] = {}
         self.inputs: list[list[Size]] = []
         """For each input the sizes of its dimensions as they lie in memory, outermost first."""
         self.dtypes: list[str] = []
@@ -134,140 +202,48 @@ class Trace:
                 axes, every = axes - set(data[1]), every | set(data[1])
             elif kind == "scan":
                 axes = (args[0].axes - set(data[1])) | args[1].axes
-            expr = self._table[key] = Expr(kind, data, args, dtype, axes, every)
+            expr = self._table[key] = Expr(kind, data, args, dtype, axes, every, self)
             if kind in {"load", *ALONG} and len(every) > 1:
                 self._together.append(every)
         return expr
 
     def input(self, shape: Iterable[int], dtype: str, order: tuple[int, ...] = ()) -> Value:
         """The next input, dense in that order of dimensions; its sizes are `s<number>[<dimension>]`."""
-        number = len(self.inputs)
-        sizes = [Size(n, f"s{number}[{k}]") for k, n in enumerate(shape)]
-        axes = [self.axis(s) for s in sizes]
-        lying = order or range(len(sizes))
-        self.inputs.append([sizes[d] for d in lying])
+        axes = [self.axis(self.size(n, f"s{len(self.inputs)}[{k}]")) for k, n in enumerate(shape)]
+        return Value([(a,) for a in axes], self.read([axes[d] for d in order or range(len(axes))], dtype))
+
+    def read(self, axes: list[Axis], dtype: str) -> Expr:
+        """An element of one more input, which lies in memory in the order of its axes."""
+        self.inputs.append([axis.size for axis in axes])
         self.dtypes.append(dtype)
-        indices = tuple(self.index(axes[d]) for d in lying)
-        return Value([(a,) for a in axes], self.make("load", number, indices, dtype))
+        return self.make("load", len(self.inputs) - 1, tuple(map(self.index, axes)), dtype)
 
     def const(self, value: float | int | bool, dtype: str) -> Expr:
         return self.make("const", value, (), dtype)
 
     def integer(self, value: int | Size) -> Expr:
         """A constant or symbolic integer index."""
-        if isinstance(value, int):
-            return self.const(value, "int64")
-        if value.constant:
-            return self.const(int(value.text), "int64")
-        return self.make("size", self.text(value), (), "int64")
+        if isinstance(value, Size) and not value.constant:
+            return self.make("size", str(value), (), "int64")
+        return self.const(int(value.text) if isinstance(value, Size) else value, "int64")
+
+    def number(self, value: Number, dtype: str) -> Expr:
+        """A scalar as an expression of a compute type."""
+        if isinstance(value, Size):
+            return self.integer(value).cast(dtype)
+        if isinstance(value, Scalar):
+            return self.make("param", value.name, (), "float64").cast(dtype)
+        kind = {"float32": float, "float64": float, "bool": bool}.get(dtype, int)
+        return self.const(kind(value), dtype)
 
     def op(self, name: str, args: Iterable[Expr], dtype: str) -> Expr:
         return self.make("op", name, tuple(args), dtype)
-
-    def cast(self, expr: Expr, dtype: str) -> Expr:
-        if expr.dtype == dtype:
-            return expr
-        if expr.kind == "const" and dtype in {"float32", "int64"}:
-            return self.const(float(expr.data) if dtype == "float32" else int(expr.data), dtype)
-        return self.op("cast", [expr], dtype)
-
-    def add(self, a: Expr, b: Expr) -> Expr:
-        """Sum of two indices."""
-        if a.kind == b.kind == "const":
-            return self.integer(a.data + b.data)
-        if b.kind == "const" and b.data == 0:
-            return a
-        if a.kind == "const" and a.data == 0:
-            return b
-        return self.op("index_add", [a, b], "int64")
-
-    def mul(self, a: Expr, b: Expr) -> Expr:
-        """Product of two indices."""
-        for x, y in ((a, b), (b, a)):
-            if x.kind == "const" and x.data in (0, 1):
-                return x if x.data == 0 else y
-        if a.kind == b.kind == "const":
-            return self.integer(a.data * b.data)
-        return self.op("index_mul", [a, b], "int64")
 
     def index(self, axis: Axis) -> Expr:
         """The index of an axis, whatever it has become."""
         if axis.definition is not None:
             return self.resolve(axis.definition)
         return self.make("axis", axis, (), "int64")
-
-    # sizes
-
-    def text(self, size: Size) -> str:
-        """The canonical text among the texts that guards made equal."""
-        text = size.text
-        while text in self._same:
-            text = self._same[text]
-        self.hints[text] = size.hint
-        return text
-
-    def equal(self, a: Size, b: Size) -> None:
-        """Rely on a == b. Raises Unsupported if it does not even hold in the example."""
-        if a.hint != b.hint:
-            raise Unsupported("shape", f"{a.text} = {a.hint} and {b.text} = {b.hint} do not fit")
-        x, y = self.text(a), self.text(b)
-        if x != y:
-            self.guards[f"{x} == {y}"] = None
-            keep, drop = (y, x) if self._plainness(y) < self._plainness(x) else (x, y)
-            self._same[drop] = keep
-
-    def _plainness(self, text: str) -> tuple[int, int]:
-        kind = 0 if text.isdigit() else 1 if text in self.products else 2
-        return kind, len(text)
-
-    def guard(self, condition: str) -> None:
-        self.guards[condition] = None
-
-    def plus(self, a: Size, b: Size) -> Size:
-        """Sum of two sizes."""
-        x, y = self.text(a), self.text(b)
-        if a.constant and b.constant:
-            return fixed(a.hint + b.hint)
-        if x == "0" or y == "0":
-            return b if x == "0" else a
-        return Size(a.hint + b.hint, f"({x} - {y[1:]})" if y.startswith("-") else f"({x} + {y})")
-
-    def minus(self, a: Size, b: Size) -> Size:
-        """Difference of two sizes."""
-        x, y = self.text(a), self.text(b)
-        if x.isdigit() and y.isdigit():
-            return fixed(a.hint - b.hint)
-        return a if y == "0" else Size(a.hint - b.hint, f"({x} - {y})")
-
-    def times(self, sizes: Iterable[Size]) -> Size:
-        """Product of sizes."""
-        hint, constant, texts = 1, 1, []
-        for size in sizes:
-            hint *= size.hint
-            text = self.text(size)
-            if text.isdigit():
-                constant *= int(text)
-            else:
-                texts.append(text)
-        if constant != 1 or not texts:
-            texts.append(str(constant))
-        if len(texts) == 1:
-            return Size(hint, texts[0])
-        result = Size(hint, f"({' * '.join(texts)})")
-        self.products[result.text] = tuple(texts)
-        return result
-
-    def divide(self, a: Size, b: Size) -> Size:
-        """a / b, relying on divisibility."""
-        if a.hint % max(b.hint, 1):
-            raise Unsupported("shape", f"{a.hint} is no multiple of {b.hint}")
-        x, y = self.text(a), self.text(b)
-        if x.isdigit() and y.isdigit():
-            return fixed(int(x) // int(y))
-        if y == "1":
-            return a
-        self.guard(f"{x} % {y} == 0")
-        return Size(a.hint // b.hint, f"({x} // {y})")
 
     # axes
 
@@ -278,20 +254,18 @@ class Trace:
         """The present axes of a dimension: those that were split are followed, dropped ones left out."""
         result: list[Axis] = []
         for axis in dim:
-            if axis.definition is None:
-                result.append(axis)
-            else:
-                result += sorted(self.index(axis).axes, key=_row_major(self.index(axis)))
+            # in a definition such as a * n + b the outer axis stands first
+            result += [e.data for e in parts(self.index(axis)) if e.kind == "axis"]
         return result
 
-    def size_of(self, dim: tuple[Axis, ...]) -> Size:
-        return self.times(a.size for a in dim)
+    def size_of(self, dim: Iterable[Axis]) -> Size:
+        return times(a.size for a in dim)
 
     def split(self, axis: Axis, inner: Size) -> tuple[Axis, Axis]:
         """Split an axis everywhere into (outer, inner)."""
-        first, second = self.axis(self.divide(axis.size, inner)), self.axis(inner)
-        self.products.setdefault(self.text(axis.size), (self.text(first.size), self.text(inner)))
-        axis.definition = self.add(self.mul(self.index(first), self.integer(inner)), self.index(second))
+        first, second = self.axis(axis.size // inner), self.axis(inner)
+        self.products.setdefault(str(axis.size), (str(first.size), str(inner)))
+        axis.definition = self.index(first) * self.integer(inner) + self.index(second)
         self._together.append(frozenset([first, second]))
         return first, second
 
@@ -335,12 +309,8 @@ class Trace:
             result = self._rewrite_reduce(expr, new, rewritten)
         else:
             args = tuple(self._rewrite(a, new, rewritten) for a in expr.args)
-            if expr.kind == "op" and expr.data == "index_add":
-                result = self.add(*args)
-            elif expr.kind == "op" and expr.data == "index_mul":
-                result = self.mul(*args)
-            else:
-                result = self.make(expr.kind, expr.data, args, expr.dtype)
+            folded = _FOLDED.get(expr.data) if expr.kind == "op" else None
+            result = folded(*args) if folded else self.make(expr.kind, expr.data, args, expr.dtype)
         rewritten[expr] = result
         return result
 
@@ -360,36 +330,18 @@ class Trace:
         """`expr` with parts replaced by others, read at other indices of axes."""
         return self._rewrite(self.resolve(expr), at or {}, dict(new))
 
-    def refresh(self, value: Value) -> Value:
-        """The value over present axes."""
-        return Value([tuple(self.axes_of(d)) for d in value.dims], self.resolve(value.expr))
 
-    def shape(self, value: Value) -> list[Size]:
-        return [self.size_of(d) for d in value.dims]
+def parts(*exprs: Expr, whole: Callable[[Expr], bool] = lambda e: False) -> dict[Expr, None]:
+    """Expressions and all that they are made of, once each, each before its own parts.
 
-
-def _row_major(index: Expr) -> Any:
-    """Order of axes in a definition such as a * n + b: as they are written."""
-    order: list[Axis] = []
-
-    def walk(e: Expr) -> None:
-        if e.kind == "axis":
-            order.append(e.data)
-        for a in e.args:
-            walk(a)
-
-    walk(index)
-    return order.index
-
-
-def parts(*exprs: Expr) -> dict[Expr, None]:
-    """Expressions and all that they are made of, once each, each before its own parts."""
+    What is `whole` is not taken apart.
+    """
     visited: dict[Expr, None] = {}
 
     def walk(e: Expr) -> None:
         if e not in visited:
             visited[e] = None
-            for a in e.args:
+            for a in () if whole(e) else e.args:
                 walk(a)
 
     for e in exprs:

@@ -1,42 +1,93 @@
-"""Pointwise operators whose result is more than a formula of formulas.py: arithmetic, choices, casts."""
+"""Pointwise operators: a table of formulas, and what is more than a formula: arithmetic, choices, casts."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 
-from passagent.expert.lower.call import (
-    FLOATING,
-    OPS,
-    Call,
-    Number,
-    Scalar,
-    Term,
-    apply,
-    compute_type,
-    dtype_name,
-    lowers,
-)
-from passagent.expert.lower.expressions import Expr, Value
-from passagent.expert.lower.formulas import (
-    BOTH,
-    Row,
-    fma,
-    gelu_by_erf,
-    gelu_by_tanh,
-    inverse_root_of_any,
-    logistic,
-    maximum,
-    reciprocal_of,
-    where,
-)
+from passagent.expert.lower import formulas as f
+from passagent.expert.lower.call import OPS, Call, arguments, lowers
+from passagent.expert.lower.dtypes import FLOATING, compute_type, dtype_name
+from passagent.expert.lower.expressions import Expr, Number, Value, apply
+from passagent.expert.lower.formulas import expm1, fma, grow, log1p, minimum, on_cuda, shrink, where
 from passagent.expert.lower.shapes import broadcast
+from passagent.expert.lower.symbolic_sizes import Scalar
 
 Operand = Value | Number
+
+
+@dataclass(frozen=True)
+class Row:
+    """The formula of an operator, of one element of each argument."""
+
+    formula: str | Callable[..., Expr]
+    """An operation, or a function of an expression for each argument."""
+    numbers: str = ""
+    """The arguments behind the first one, with their defaults; `inplace` may follow."""
+    exact: bool = False
+    """True if a 16-bit type holds the result."""
+    rounds: tuple[str, ...] = ()
+    """Targets on which numbers have the tensor's dtype, as in eager."""
+    floats: bool = False
+    """True if integers are not lowered."""
+
+    def lower(self, c: Call, *args: Any, **named: Any) -> Value:
+        """The operator's result. Raises TypeError for arguments that it does not have."""
+        if self.floats and c.out not in FLOATING:
+            raise c.fail("on integers is not lowered")
+        words = [word.partition("=") for word in f"input {self.numbers}".split()]
+        names = [name for name, _, _ in words]
+        values: dict[str, Any] = {name: float(default) for name, _, default in words if default}
+        values |= arguments(f"{' '.join(names)} inplace", args, named)
+        inputs = [values[name] for name in names]
+        return c.pointwise(self.formula, *inputs, exact=self.exact, rounds=c.target in self.rounds)
+
+
+BOTH = ("cpu", "cuda")
+ROWS: dict[str, Row] = {
+    **{
+        op: Row(op)
+        for op in ["exp", "log", "log2", "log10", "log1p", "expm1", "sqrt", "sin", "cos", "tanh", "erf"]
+    },
+    "neg negative __neg__": Row("neg", exact=True),
+    "abs __abs__ absolute": Row(f.absolute, exact=True),
+    "rsqrt": Row(f.inverse_root),
+    "reciprocal": Row(lambda x: 1.0 / x),
+    "square": Row(f.square),
+    "tan": Row(lambda x: apply("tan", x) if on_cuda(x) else apply("sin", x) / apply("cos", x)),
+    "sign sgn": Row(f.sign, exact=True),
+    "trunc fix": Row(f.truncated, floats=True),
+    "frac": Row(lambda x: x - f.truncated(x), floats=True),
+    "lerp": Row(f.lerp, "end weight"),
+    "addcmul": Row(lambda x, a, b, by: fma(by * a, b, x), "tensor1 tensor2 value=1", floats=True),
+    "addcdiv": Row(
+        lambda x, a, b, by: fma(by, a / b, x) if on_cuda(x) else x + by * a / b,
+        "tensor1 tensor2 value=1",
+        floats=True,
+    ),
+    "relu": Row("relu", exact=True),
+    "sigmoid": Row(f.logistic),
+    "silu": Row(lambda x: x / (grow(-x) + 1.0)),
+    "hardsigmoid": Row(lambda x: f.sixth(f.clip(x + 3.0, 0.0, 6.0))),
+    "hardswish": Row(lambda x: f.sixth(x * f.clip(x + 3.0, 0.0, 6.0))),
+    "leaky_relu": Row(lambda x, slope: where(x > 0.0, x, x * slope), "negative_slope=0.01"),
+    "elu": Row(lambda x, alpha: f.by_sign(x, x, alpha * expm1(x)), "alpha=1"),
+    "celu": Row(lambda x, a: f.by_sign(x, x, a * expm1(x * (1.0 / a) if on_cuda(x) else x / a)), "alpha=1"),
+    "selu": Row(f.selu),
+    "mish": Row(f.mish),
+    "softplus": Row(f.softplus, "beta=1 threshold=20"),
+    "softshrink": Row(f.softshrink, "lambd=0.5", rounds=("cuda",)),
+    "hardshrink": Row(
+        lambda x, by: where((x >= -by) & (x <= by), 0.0, x), "lambd=0.5", exact=True, rounds=BOTH
+    ),
+    "threshold": Row(lambda x, t, v: where(x <= t, v, x), "threshold value", rounds=("cuda",)),
+    "logsigmoid log_sigmoid": Row(lambda x: minimum(x, 0.0) - log1p(shrink(-abs(x)))),
+}
 
 ARITHMETIC: dict[str, Row] = {
     "add iadd __add__ __radd__": Row("add", rounds=("cpu",)),
@@ -57,40 +108,17 @@ def _arithmetic(
     if alpha != 1 and c.out == "bool":  # True + 2 * True is True
         return c.pointwise("or", a, b) if alpha else c.pointwise(lambda x, y: x, a, b)
     if alpha != 1:
-        return c.pointwise(partial(_scaled_sum, name), a, b, alpha, rounds=c.target in row.rounds)
+        return c.pointwise(partial(f.scaled_sum, name), a, b, alpha, rounds=c.target in row.rounds)
     if name == "div" and not isinstance(a, Value):  # `number / x` is x.reciprocal() * number
         return c.pointwise("mul", c.pointwise(lambda x: 1.0 / x, b), a)
     if name == "div" and c.target == "cuda" and not isinstance(b, Value):
-        return c.pointwise(_by_reciprocal, a, b)
+        return c.pointwise(f.by_reciprocal, a, b)
     of_bools = {"add": "or", "mul": "and"} if c.out == "bool" else {}
     return c.pointwise(of_bools.get(name, name), a, b, exact=row.exact, rounds=c.target in row.rounds)
 
 
-def _scaled_sum(name: str, x: Any, y: Any, by: Any) -> Any:
-    """x + by * y or x - by * y: one multiply-add in eager's kernels."""
-    if x.dtype in FLOATING:
-        return fma(-by if name == "sub" else by, y, x)
-    return apply(name, x, by * y)
-
-
-def _by_reciprocal(x: Any, y: Any) -> Any:
-    """Eager's CUDA kernel multiplies by the reciprocal of a number that is known before the launch."""
-    known = y.expr.kind == "const" and y.expr.data
-    return x * (reciprocal_of(x.dtype, y.expr.data) if known else 1.0 / y)
-
-
-for _names, _row in ARITHMETIC.items():
-    OPS.update(dict.fromkeys(_names.split(), partial(_arithmetic, _row)))
-
-
 def _comparison(op: str, c: Call, a: Operand, b: Operand) -> Value:
     return c.pointwise(op, a, b, common=c.promoted(a, b), out="bool", rounds=True)
-
-
-for _name, _long in {
-    "eq": "eq", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal"
-}.items():  # fmt: skip
-    OPS.update(dict.fromkeys((_name, f"__{_name}__", _long), partial(_comparison, _name)))
 
 
 def _logical(op: str, c: Call, *operands: Operand) -> Value:
@@ -101,14 +129,14 @@ def _logical(op: str, c: Call, *operands: Operand) -> Value:
     return c.pointwise(op, *operands, common="bool", out="bool")
 
 
-for _op, _names in {
-    "and": "and_ __and__ logical_and",
-    "or": "or_ __or__ logical_or",
-    "ne": "xor __xor__ logical_xor",
+_COMPARISONS = {
+    "eq": "eq __eq__", "ne": "ne __ne__ not_equal", "lt": "lt __lt__ less", "le": "le __le__ less_equal",
+    "gt": "gt __gt__ greater", "ge": "ge __ge__ greater_equal",
+}  # fmt: skip
+_LOGICAL = {
+    "and": "and_ __and__ logical_and", "or": "or_ __or__ logical_or", "ne": "xor __xor__ logical_xor",
     "not": "invert logical_not __invert__ bitwise_not",
-}.items():
-    OPS.update(dict.fromkeys(_names.split(), partial(_logical, _op)))
-
+}  # fmt: skip
 _SPECIAL: dict[str, Callable[[Any], Any]] = {
     "isnan": lambda x: apply("ne", x, x),
     "isinf": lambda x: apply("eq", abs(x), math.inf),
@@ -123,11 +151,6 @@ def is_special(c: Call, input: Value) -> Value:
     if input.dtype not in FLOATING:
         return c.pointwise(lambda x: c.trace.const(c.op == "isfinite", "bool"), input, common="bool")
     return c.pointwise(_SPECIAL[c.op], input, common=input.dtype)
-
-
-@lowers("rsub")
-def rsub(c: Call, a: Operand, b: Operand) -> Value:
-    return OPS["sub"](c, b, a)  # type: ignore[no-any-return]
 
 
 @lowers("floor", "ceil", "round")
@@ -145,16 +168,16 @@ def round_(c: Call, input: Value, decimals: int = 0) -> Value:
 
 @lowers("pow", "__pow__")
 def pow_(c: Call, input: Operand, exponent: Operand) -> Value:
-    def cube(x: Any) -> Any:
-        square = x * x
+    def cube(x: Expr) -> Expr:
+        square = f.square(x)
         if c.target == "cuda":  # where each product is rounded to the tensor's type
-            square = Term(c, c.wide(c.finish(square.expr, c.out)))
-        return square * x
+            square = square.stored(c.out).wide()
+        return apply("mul", square, x)
 
-    simple: dict[float, Callable[[Any], Any]] = {2: lambda x: x * x, 3: cube}
+    simple: dict[float, Callable[[Expr], Expr]] = {2: f.square, 3: cube}
     if c.out in FLOATING:
         simple |= {0.5: lambda x: apply("sqrt", x), 1: lambda x: x}
-        simple |= {-0.5: inverse_root_of_any, -1: lambda x: 1.0 / x}
+        simple |= {-0.5: f.inverse_root_of_any, -1: lambda x: 1.0 / x}
     plain = int | float if c.out in FLOATING else int
     if isinstance(input, Value) and isinstance(exponent, plain) and exponent in simple:
         return c.pointwise(simple[exponent], input)
@@ -172,46 +195,14 @@ def clamp(c: Call, input: Value, min: Any = None, max: Any = None) -> Value:
     return result
 
 
-@lowers("clamp_min")
-def clamp_min(c: Call, input: Value, min: Operand) -> Value:
-    return clamp(c, input, min)
-
-
-@lowers("clamp_max")
-def clamp_max(c: Call, input: Value, max: Operand) -> Value:
-    return clamp(c, input, None, max)
-
-
-@lowers("hardtanh")
-def hardtanh(
-    c: Call, input: Value, min_val: Number = -1.0, max_val: Number = 1.0, inplace: bool = False
-) -> Value:
-    return clamp(c, input, min_val, max_val)
-
-
-@lowers("relu6")
-def relu6(c: Call, input: Value, inplace: bool = False) -> Value:
-    return clamp(c, input, 0.0, 6.0)
-
-
-@lowers("gelu")
-def gelu(c: Call, input: Value, approximate: str = "none") -> Value:
-    return c.pointwise(gelu_by_tanh if approximate == "tanh" else gelu_by_erf, input)
-
-
-@lowers("tanhshrink")
-def tanhshrink(c: Call, input: Value) -> Value:
-    return c.pointwise("sub", input, c.pointwise("tanh", input))
-
-
 @lowers("softsign")
 def softsign(c: Call, input: Value) -> Value:
     if input.dtype in FLOATING:
         return c.pointwise("div", input, c.pointwise(lambda x: abs(x) + 1.0, input))
 
-    def size_and_one(x: Any) -> Expr:  # integers stay what they are until they are divided
-        size = c.finish(maximum(x, -x).expr, input.dtype)
-        return c.e("add", c.wide(size), c.number(1, "int64"))
+    def size_and_one(x: Expr) -> Expr:  # integers stay what they are until they are divided
+        size = f.absolute(x).stored(input.dtype)
+        return apply("add", size.wide(), c.trace.number(1, "int64"))
 
     above = "int64" if input.dtype == "bool" else input.dtype  # True + 1 is 2
     return c.pointwise("div", input, c.pointwise(size_and_one, input, common=input.dtype, out=above))
@@ -223,47 +214,29 @@ def rrelu(
 ) -> Value:
     if training:
         raise c.fail("draws random numbers")
-    return OPS["leaky_relu"](c, input, (lower + upper) / 2)  # type: ignore[no-any-return]
+    return OPS["leaky_relu"](c, input, (lower + upper) / 2)
 
 
 def along(c: Call, vector: Value, rank: int, dim: int) -> Value:
     """A vector as a tensor of `rank` dimensions that runs along `dim`."""
-    vector = c.trace.refresh(vector)
+    vector = vector.refresh()
     if len(vector.dims) != 1:
         raise c.fail("a parameter that is no vector")
     return Value([vector.dims[0] if k == dim else () for k in range(rank)], vector.expr)
 
 
-@lowers("prelu")
-def prelu(c: Call, input: Value, weight: Value) -> Value:
-    weight = along(c, weight, len(input.dims), 1)
-    return c.pointwise(lambda x, w: where(x > 0.0, x, x * w), input, weight)
-
-
-@lowers("glu")
-def glu(c: Call, input: Value, dim: int = -1) -> Value:
-    return c.pointwise(lambda x, y: x * logistic(y), *OPS["chunk"](c, input, 2, dim))
-
-
 @lowers("where")
 def select(c: Call, condition: Value, a: Operand, b: Operand) -> Value:
     compute = compute_type(c.out)
-    dims, parts = broadcast(c.trace, [v for v in (condition, a, b) if isinstance(v, Value)])
+    dims, parts = broadcast([v for v in (condition, a, b) if isinstance(v, Value)])
     operands = iter(parts)
-    test = c.trace.cast(next(operands), "bool")
+    test = next(operands).cast("bool")
     # Literals are rounded as eager stores them (-3.4e38 is -inf in float16).
     x, y = [
-        c.trace.cast(next(operands), compute)
-        if isinstance(v, Value)
-        else c.as_stored(c.number(v, compute), c.out)
+        next(operands).cast(compute) if isinstance(v, Value) else c.trace.number(v, compute).through(c.out)
         for v in (a, b)
     ]
-    return Value(dims, c.finish(c.trace.op("where", [test, x, y], compute), c.out, exact=True))
-
-
-@lowers("masked_fill")
-def masked_fill(c: Call, input: Value, mask: Value, value: Operand) -> Value:
-    return select(c, mask, value, input)
+    return Value(dims, where(test, x, y).stored(c.out, exact=True))
 
 
 @lowers("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout")
@@ -284,17 +257,42 @@ def identity(c: Call, input: Value, memory_format: Any = torch.contiguous_format
 def to(c: Call, input: Value, *args: Any, **kwargs: Any) -> Value:
     if kwargs.get("memory_format") not in (None, torch.preserve_format, torch.contiguous_format):
         raise c.fail("another memory format")
-    return Value(input.dims, c.trace.cast(input.expr, c.out))
+    return input.cast(c.out)
 
 
 @lowers("fill_", "zero_", "zeros_like", "ones_like", "full_like")
 def fill(c: Call, input: Value, value: Number = 0, **kwargs: Any) -> Value:
     number = 1 if c.op == "ones_like" else kwargs.get("fill_value", value)
-    return Value(input.dims, c.const_value(number, c.out).expr)
+    return Value(input.dims, c.constant(number).expr)
 
 
 @lowers("tensor", "as_tensor")
 def tensor(c: Call, data: Any, dtype: torch.dtype | None = None, device: Any = None) -> Value:
     if not isinstance(data, int | float | Scalar):
         raise c.fail("data that is no number")
-    return c.const_value(data, dtype_name(dtype) if dtype else c.out)
+    return c.constant(data, dtype_name(dtype) if dtype else c.out)
+
+
+COMPOSED: dict[str, Callable[..., Value]] = {
+    "rsub": lambda c, a, b: OPS["sub"](c, b, a),
+    "clamp_min": clamp,
+    "clamp_max": lambda c, input, max: clamp(c, input, None, max),
+    "hardtanh": lambda c, input, min_val=-1.0, max_val=1.0, inplace=False: clamp(c, input, min_val, max_val),
+    "relu6": lambda c, input, inplace=False: clamp(c, input, 0.0, 6.0),
+    "tanhshrink": lambda c, input: c.pointwise("sub", input, c.pointwise("tanh", input)),
+    "glu": lambda c, input, dim=-1: c.pointwise(
+        lambda x, y: x * f.logistic(y), *OPS["chunk"](c, input, 2, dim)
+    ),
+    "gelu": lambda c, input, approximate="none": c.pointwise(f.GELUS[approximate], input),
+    "prelu": lambda c, input, weight: c.pointwise(
+        lambda x, w: where(x > 0.0, x, x * w), input, along(c, weight, len(input.dims), 1)
+    ),
+    "masked_fill": lambda c, input, mask, value: select(c, mask, value, input),
+}
+"""Operators that are others with other arguments."""
+
+OPS.update(COMPOSED)
+for _table, _lower in ((ROWS, lambda row: row.lower), (ARITHMETIC, lambda row: partial(_arithmetic, row))):
+    OPS.update({name: _lower(row) for names, row in _table.items() for name in names.split()})
+for _names, _of in ((_COMPARISONS, _comparison), (_LOGICAL, _logical)):
+    OPS.update({name: partial(_of, op) for op, names in _names.items() for name in names.split()})

@@ -5,22 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from passagent.expert.lower.call import (
-    Call,
-    Number,
-    Term,
-    apply,
-    arguments,
-    compute_type,
-    grow,
-    lowers,
-    shrink,
-    wrap,
-)
-from passagent.expert.lower.expressions import Axis, Expr, Size, Value
-from passagent.expert.lower.formulas import fma, inverse_root
+from passagent.expert.lower.call import Call, arguments, lowers, wrap
+from passagent.expert.lower.dtypes import compute_type
+from passagent.expert.lower.expressions import Axis, Expr, Number, Value, apply
+from passagent.expert.lower.formulas import fma, grow, inverse_root, shrink, square, where
 from passagent.expert.lower.pointwise import along
-from passagent.expert.lower.shapes import as_size, broadcast, position, regroup, whole
+from passagent.expert.lower.shapes import broadcast, position, regroup, whole
+from passagent.expert.lower.symbolic_sizes import Size, as_size, times
 
 NARROW = {"bool", "uint8", "int8", "int16", "int32"}
 """Integers that leave room for a position beside them in 64 bits."""
@@ -34,22 +25,23 @@ def chosen(dim: Any, rank: int) -> list[int]:
     return sorted(wrap(d, rank) for d in (dim if isinstance(dim, tuple | list) else [dim]))
 
 
-def over(c: Call, name: str, value: Value, dims: list[int], body: Any = None) -> Value:
+def over(name: str, value: Value, dims: list[int], body: Any = None) -> Value:
     """Reduce (keeping dimensions of size one) in the compute type; the result is not rounded."""
-    value = c.trace.refresh(value)
+    value = value.refresh()
     axes: tuple[Axis, ...] = tuple(a for d in dims for a in value.dims[d])
-    expr = c.wide(value.expr)
+    expr = value.expr.wide()
     if expr.dtype == "bool":
-        expr = c.trace.cast(expr, "int64")
-    expr = body(Term(c, expr)).expr if body else expr
+        expr = expr.cast("int64")
+    expr = body(expr) if body else expr
     if axes:
-        expr = c.trace.make("reduce", (name, axes), (expr,), expr.dtype)
+        expr = expr.trace.make("reduce", (name, axes), (expr,), expr.dtype)
     return Value([() if k in dims else d for k, d in enumerate(value.dims)], expr)
 
 
-def count(c: Call, value: Value, dims: list[int], dtype: str) -> Expr:
-    value = c.trace.refresh(value)
-    return c.number(c.trace.times(c.trace.size_of(value.dims[d]) for d in dims), dtype)
+def count(value: Value, dims: list[int], dtype: str) -> Expr:
+    """How many elements lie along the dimensions."""
+    shape = value.refresh().shape
+    return value.trace.number(times(shape[d] for d in dims), dtype)
 
 
 def drop(value: Value, dims: list[int], keepdim: bool) -> Value:
@@ -58,35 +50,28 @@ def drop(value: Value, dims: list[int], keepdim: bool) -> Value:
 
 def finished(c: Call, value: Value, dims: list[int], keepdim: bool, exact: bool = False) -> Value:
     """A reduction's result as eager stores it."""
-    return drop(Value(value.dims, c.finish(value.expr, c.out, exact)), dims, keepdim)
+    return drop(Value(value.dims, value.expr.stored(c.out, exact)), dims, keepdim)
 
 
 @lowers("sum")
 def sum_(c: Call, input: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
     dims, compute = chosen(dim, len(input.dims)), compute_type(c.out)
-    source = Value(input.dims, c.trace.cast(input.expr, compute))
     # Eager sums in a tree; terms that cancel show the difference unless we add them more exactly.
-    result = over(c, "sum", source, dims, _doubled if compute == "float32" else None)
-    return finished(c, Value(result.dims, c.trace.cast(result.expr, compute)), dims, keepdim)
-
-
-def _doubled(x: Term) -> Term:
-    return Term(x.call, x.call.trace.cast(x.expr, "float64"))
+    doubled = (lambda x: x.cast("float64")) if compute == "float32" else None
+    return finished(c, over("sum", input.cast(compute), dims, doubled).cast(compute), dims, keepdim)
 
 
 @lowers("mean")
 def mean(c: Call, input: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
-    dims = chosen(dim, len(input.dims))
-    total = over(c, "sum", Value(input.dims, c.trace.cast(input.expr, compute_type(c.out))), dims)
-    return finished(c, _mean(c, total, input, dims), dims, keepdim)
+    return _mean(c, input.cast(compute_type(c.out)), chosen(dim, len(input.dims)), keepdim)
 
 
-def _mean(c: Call, total: Value, input: Value, dims: list[int]) -> Value:
+def _mean(c: Call, input: Value, dims: list[int], keepdim: bool) -> Value:
     """A sum over the number of its terms; on CUDA eager multiplies by the reciprocal."""
-    terms = count(c, input, dims, total.dtype)
-    if c.target == "cuda":
-        return Value(total.dims, c.e("mul", total.expr, c.e("div", 1.0, terms)))
-    return Value(total.dims, c.e("div", total.expr, terms))
+    total = over("sum", input, dims)
+    terms = count(input, dims, total.dtype)
+    expr = total.expr * (1.0 / terms) if c.target == "cuda" else total.expr / terms
+    return finished(c, Value(total.dims, expr), dims, keepdim)
 
 
 @lowers("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d")
@@ -94,11 +79,9 @@ def adaptive_average(c: Call, input: Value, output_size: Any) -> Value:
     """To one element, or in windows of one size."""
     rank = int(c.op[-2])
     sizes = list(output_size) if isinstance(output_size, tuple | list) else [output_size] * rank
-    value = c.trace.refresh(input)
-    shape, first = c.trace.shape(value), len(value.dims) - rank
+    shape, first = input.shape, len(input.dims) - rank
     if all(want == 1 for want in sizes):
-        dims = list(range(first, first + rank))
-        return finished(c, _mean(c, over(c, "sum", value, dims), value, dims), dims, keepdim=True)
+        return _mean(c, input, list(range(first, first + rank)), keepdim=True)
     if c.target == "cpu":
         raise c.fail("to more than one element is left to the library")
     split, windows = list[Size](shape[:first]), list[int]()
@@ -106,10 +89,9 @@ def adaptive_average(c: Call, input: Value, output_size: Any) -> Value:
         target_size = have if want is None else as_size(want)
         if have.hint % target_size.hint:
             raise c.fail("to windows of several sizes is left to the library")
-        split += [target_size, c.trace.divide(have, target_size)]
+        split += [target_size, have // target_size]
         windows.append(len(split) - 1)
-    value = regroup(c.trace, value, split)
-    return finished(c, _mean(c, over(c, "sum", value, windows), value, windows), windows, keepdim=False)
+    return _mean(c, regroup(input, split), windows, keepdim=False)
 
 
 @lowers("amax", "max", "amin", "min")
@@ -118,49 +100,45 @@ def extreme(c: Call, input: Value, dim: Any = None, keepdim: bool = False) -> An
     if isinstance(dim, Value):
         return c.pointwise(f"{name}imum", input, dim, exact=True)
     dims = chosen(dim, len(input.dims))
-    values = finished(c, over(c, name, input, dims), dims, keepdim, exact=True)
+    values = finished(c, over(name, input, dims), dims, keepdim, exact=True)
     if c.op == name and dim is not None:
-        return values, partial(_first, c, name, input, dim, keepdim)
+        return values, partial(first, c, input, dim, keepdim)
     return values
 
 
 @lowers("argmax", "argmin")
-def argmax(c: Call, input: Value, dim: Any = None, keepdim: bool = False) -> Value:
-    return _first(c, c.op.removeprefix("arg"), input, dim, keepdim)
-
-
-def _first(c: Call, name: str, input: Value, dim: Any, keepdim: bool) -> Value:
+def first(c: Call, input: Value, dim: Any = None, keepdim: bool = False) -> Value:
     """Where the first extreme stands: one maximum, of integers that hold an element's rank and its position.
 
     Of equal ranks that with the lower position is larger.
     """
-    t, dims = c.trace, chosen(dim, len(input.dims))
-    value = t.refresh(input)
+    t, dims, name = c.trace, chosen(dim, len(input.dims)), c.op.removeprefix("arg")
+    value = input.refresh()
     axes = tuple(a for d in dims for a in value.dims[d])
     if not value.expr.axes:
         raise c.fail("the position of an extreme of a single number is not lowered")
-    length = t.text(t.size_of(axes))
+    length = str(t.size_of(axes))
     if not length.isdigit():
         t.guard(f"{length} > 0")
         t.guard(f"{length} <= {LAST}")
-    behind = c.e("sub", LAST, position(t, axes))
-    key = c.e("add", c.e("mul", _rank(c, name, value.expr), 1 << 32), behind)
-    extreme = over(c, "max", Value(value.dims, key), dims)
-    low = t.cast(t.cast(extreme.expr, "int32"), "int64")
-    return drop(Value(extreme.dims, c.e("sub", LAST, low)), dims, keepdim)
+    behind = apply("sub", LAST, position(t, axes))
+    key = apply("add", apply("mul", _rank(c, name, value.expr), 1 << 32), behind)
+    extreme = over("max", Value(value.dims, key), dims)
+    low = extreme.expr.cast("int32").cast("int64")
+    return drop(Value(extreme.dims, apply("sub", LAST, low)), dims, keepdim)
 
 
 def _rank(c: Call, name: str, element: Expr) -> Expr:
     """An integer of 32 bits that is the larger, the earlier eager takes an element for the extreme."""
-    x = c.wide(element)
+    x = element.wide()
     if element.dtype in NARROW:
-        x = c.trace.cast(x, "int64")
-        return x if name == "max" else c.e("sub", -1, x)
+        x = x.cast("int64")
+        return x if name == "max" else apply("sub", -1, x)
     if x.dtype != "float32":
         raise c.fail(f"the position of an extreme of {element.dtype} is not lowered")
-    bits = c.trace.op("bits", [x if name == "max" else c.e("neg", x)], "int32")
-    rank = c.e("where", c.e("lt", bits, 0), c.e("sub", -LAST - 1, bits), bits)
-    return c.trace.cast(c.e("where", c.e("ne", x, x), LAST, rank), "int64")  # NaN comes before all others
+    bits = c.trace.op("bits", [x if name == "max" else -x], "int32")
+    rank = where(bits < 0, apply("sub", -LAST - 1, bits), bits)
+    return where(apply("ne", x, x), LAST, rank).cast("int64")  # NaN comes before all others
 
 
 @lowers("var", "std", "var_mean", "std_mean")
@@ -169,34 +147,27 @@ def spread(
 ) -> Any:
     dims = chosen(dim, len(input.dims))
     correction = kwargs.get("correction", 1 if unbiased else 0)
-    _, square = moments(c, input, dims)
-    n = count(c, input, dims, square.expr.dtype)
-    expr = c.e("div", square.expr, c.e("sub", n, float(correction)))
-    expr = c.e("sqrt", expr) if c.op.startswith("std") else expr
-    result = finished(c, Value(square.dims, expr), dims, keepdim)
+    _, squares = moments(input, dims)
+    expr = squares.expr / (count(input, dims, squares.dtype) - float(correction))
+    expr = apply("sqrt", expr) if c.op.startswith("std") else expr
+    result = finished(c, Value(squares.dims, expr), dims, keepdim)
     return (result, mean(c, input, dim, keepdim)) if c.op.endswith("mean") else result
 
 
-def moments(c: Call, value: Value, dims: list[int]) -> tuple[Value, Value]:
+def moments(value: Value, dims: list[int]) -> tuple[Value, Value]:
     """(mean, sum of squared deviations), kept dimensions, in the compute type."""
-    total = over(c, "sum", value, dims)
-    average = Value(total.dims, c.e("div", total.expr, count(c, value, dims, total.expr.dtype)))
-    shape, (x, m) = broadcast(c.trace, [value, average])
-    centred = c.e("sub", c.wide(x), m)
-    return average, over(c, "sum", Value(shape, centred), dims, _squared)
-
-
-def _squared(x: Any) -> Any:
-    return x * x
+    total = over("sum", value, dims)
+    average = Value(total.dims, total.expr / count(value, dims, total.dtype))
+    shape, (x, m) = broadcast([value, average])
+    return average, over("sum", Value(shape, x.wide() - m), dims, square)
 
 
 @lowers("any", "all")
 def any_(c: Call, input: Value, dim: Any = None, keepdim: bool = False) -> Value:
     dims = chosen(dim, len(input.dims))
-    zero = c.number(0, compute_type(input.dtype))
-    true = c.trace.cast(c.e("ne", c.wide(c.trace.refresh(input).expr), zero), "float32")
-    extreme = over(c, "max" if c.op == "any" else "min", Value(input.dims, true), dims)
-    return finished(c, Value(extreme.dims, c.trace.cast(extreme.expr, "bool")), dims, keepdim)
+    true = apply("ne", input.expr.wide(), 0).cast("float32")
+    extreme = over("max" if c.op == "any" else "min", Value(input.dims, true), dims)
+    return finished(c, extreme.cast("bool"), dims, keepdim)
 
 
 @lowers("cumsum", "cumprod")
@@ -204,17 +175,15 @@ def scan(c: Call, input: Value, dim: int, dtype: Any = None) -> Value:
     """A running sum or product, which is not rounded before it is stored."""
     if c.target == "cpu":
         raise c.fail("is left to the vendor library")
-    t = c.trace
-    value = t.refresh(Value(input.dims, t.cast(input.expr, compute_type(c.out))))
-    axis = None
+    t, value, axis = c.trace, input.cast(compute_type(c.out)), None
     if value.dims:
-        value, axis = whole(t, value, wrap(dim, len(value.dims)))
+        value, axis = whole(value, wrap(dim, len(value.dims)))
     if axis is None:
-        return Value(value.dims, c.finish(value.expr, c.out))
+        return value.cast(c.out)
     along = t.axis(axis.size)
     body = t.substitute(value.expr, {axis: t.index(along)})
     expr = t.make("scan", (c.op.rstrip("_"), (along,)), (body, t.index(axis)), body.dtype)
-    return Value(value.dims, c.finish(expr, c.out))
+    return Value(value.dims, expr.cast(c.out))
 
 
 @lowers("logsumexp")
@@ -222,11 +191,10 @@ def logsumexp(c: Call, input: Value, dim: Any, keepdim: bool = False) -> Value:
     """In eager's own steps, each of which rounds; integers are made floats first."""
     dims = chosen(dim, len(input.dims))
     input = c.pointwise(lambda x: x, input)
-    top = over(c, "max", input, dims)
-    test = c.e("lt", c.e("abs", top.expr), float("inf"))
-    finite = Value(top.dims, c.finish(c.e("where", test, top.expr, 0.0), c.out, exact=True))
+    top = over("max", input, dims)
+    finite = Value(top.dims, where(abs(top.expr) < float("inf"), top.expr, 0.0).stored(c.out, exact=True))
     power = c.pointwise(grow, c.pointwise("sub", input, finite))
-    total = finished(c, over(c, "sum", power, dims), dims, keepdim=True)
+    total = finished(c, over("sum", power, dims), dims, keepdim=True)
     return drop(c.pointwise("add", c.pointwise("log", total), finite), dims, keepdim)
 
 
@@ -238,9 +206,9 @@ def norm(
         raise c.fail(f"of order {p}")
     dims = chosen(dim, len(input.dims))
     if p in (1, float("inf")):
-        return finished(c, over(c, "sum" if p == 1 else "max", input, dims, abs), dims, keepdim)
-    total = over(c, "sum", input, dims, _squared)
-    return finished(c, Value(total.dims, c.e("sqrt", total.expr)), dims, keepdim)
+        return finished(c, over("sum" if p == 1 else "max", input, dims, abs), dims, keepdim)
+    total = over("sum", input, dims, square)
+    return finished(c, Value(total.dims, apply("sqrt", total.expr)), dims, keepdim)
 
 
 @lowers("normalize")
@@ -255,18 +223,17 @@ def softmax(c: Call, input: Value, dim: Any = None, _stacklevel: int = 3, dtype:
         raise c.fail("without a dimension")
     if c.op == "softmin":
         input = c.pointwise("neg", input, exact=True)
-    source = Value(input.dims, c.trace.cast(input.expr, c.out)) if dtype is not None else input
+    source = input.cast(c.out) if dtype is not None else input
     dims = [wrap(dim, len(input.dims))]
-    top = over(c, "softmax_max", source, dims)
-    shape, (x, m) = broadcast(c.trace, [source, top])
-    shifted = c.e("sub", c.wide(x), m)
-    power = Value(shape, shrink(Term(c, shifted)).expr)
-    total = over(c, "sum", power, dims)
+    shape, (x, m) = broadcast([source, over("softmax_max", source, dims)])
+    shifted = x.wide() - m
+    power = Value(shape, shrink(shifted))
+    total = over("sum", power, dims)
     if c.op == "log_softmax":
-        shape, (y, s) = broadcast(c.trace, [Value(shape, shifted), total])
-        return Value(shape, c.finish(c.e("sub", y, c.e("log", s)), c.out))
-    shape, (y, s) = broadcast(c.trace, [power, total])
-    return Value(shape, c.finish(c.e("div", y, s), c.out))
+        shape, (y, s) = broadcast([Value(shape, shifted), total])
+        return Value(shape, (y - apply("log", s)).cast(c.out))
+    shape, (y, s) = broadcast([power, total])
+    return Value(shape, (y / s).cast(c.out))
 
 
 @lowers("rms_norm")
@@ -276,15 +243,13 @@ def rms_norm(
     if eps is None:
         raise c.fail("without eps")
     dims = list(range(len(input.dims) - len(normalized_shape), len(input.dims)))
-    total = over(c, "sum", input, dims, _squared)
-    average = c.e("div", total.expr, count(c, input, dims, total.expr.dtype))
-    scale = inverse_root(apply("add", Term(c, average), eps)).expr
+    total = over("sum", input, dims, square)
+    average = total.expr / count(input, dims, total.dtype)
+    scale = inverse_root(apply("add", average, eps))
     inputs = [input, Value(total.dims, scale), *([weight] if weight is not None else [])]
-    shape, parts = broadcast(c.trace, inputs)
-    expr = c.e("mul", c.wide(parts[0]), parts[1])
-    if weight is not None:
-        expr = c.e("mul", expr, c.wide(parts[2]))
-    return Value(shape, c.finish(expr, c.out))
+    shape, (x, s, *gamma) = broadcast(inputs)
+    expr = x.wide() * s
+    return Value(shape, (expr * gamma[0].wide() if gamma else expr).cast(c.out))
 
 
 @lowers("layer_norm")
@@ -295,16 +260,14 @@ def layer_norm(c: Call, input: Value, normalized_shape: Any, *args: Any, **named
 
 @lowers("group_norm")
 def group_norm(c: Call, input: Value, num_groups: Any, *args: Any, **named: Any) -> Value:
-    value, options = c.trace.refresh(input), arguments("weight bias eps", args, named)
-    shape, groups = c.trace.shape(value), as_size(num_groups)
-    inner = c.trace.divide(shape[1], groups)
-    grouped = regroup(c.trace, value, [shape[0], groups, inner, *shape[2:]])
+    options, shape, groups = arguments("weight bias eps", args, named), input.shape, as_size(num_groups)
+    inner = shape[1] // groups
+    grouped = regroup(input, [shape[0], groups, inner, *shape[2:]])
     for name in ("weight", "bias"):
         if options.get(name) is not None:
-            vector = regroup(c.trace, options[name], [groups, inner])
+            vector = regroup(options[name], [groups, inner])
             options[name] = Value([(), *vector.dims, *[()] * (len(shape) - 2)], vector.expr)
-    result = _normalised(c, grouped, list(range(2, len(shape) + 1)), options)
-    return regroup(c.trace, result, shape)
+    return regroup(_normalised(c, grouped, list(range(2, len(shape) + 1)), options), shape)
 
 
 @lowers("instance_norm", "batch_norm")
@@ -331,35 +294,32 @@ def batch_norm(c: Call, input: Value, *args: Any, **named: Any) -> Value:
 
 def _normalised(c: Call, input: Value, dims: list[int], options: dict[str, Any]) -> Value:
     """The input normalised over `dims`, then scaled by the options' `weight` and shifted by `bias`."""
-    average, square = moments(c, input, dims)
-    variance = c.e("div", square.expr, count(c, input, dims, square.expr.dtype))
-    by = c.number(options.get("eps", 1e-5), variance.dtype)
+    average, squares = moments(input, dims)
+    variance = squares.expr / count(input, dims, squares.dtype)
+    by = c.trace.number(options.get("eps", 1e-5), variance.dtype)
     of_input = c.target == "cuda" and c.op == "group_norm"  # eps, mean and scale have the input's type there
+    scale = inverse_root(variance + (by.stored(c.out).wide() if of_input else by))
     if of_input:
-        by = c.wide(c.finish(by, c.out))
-    scale = inverse_root(Term(c, c.e("add", variance, by))).expr
-    if of_input:
-        scale = c.wide(c.finish(scale, c.out))
-        average = Value(average.dims, c.wide(c.finish(average.expr, c.out)))
+        scale = scale.stored(c.out).wide()
+        average = Value(average.dims, average.expr.stored(c.out).wide())
     form = _FORMS_ON_CUDA[c.op] if c.target == "cuda" else _centred
-    return _affine(c, [input, average, Value(square.dims, scale)], options, form, scale.dtype)
+    return _affine(c, [input, average, Value(squares.dims, scale)], options, form, scale.dtype)
 
 
 def _affine(c: Call, values: list[Value], options: dict[str, Any], form: Any, compute: str = "") -> Value:
     """A form of the input, the mean, and the inverse deviation; or the variance where no type is named."""
     extra = [v for name in ("weight", "bias") if (v := options.get(name)) is not None]
-    shape, parts = broadcast(c.trace, [*values, *extra])
-    x, m, r, *rest = [Term(c, c.trace.cast(part, compute or compute_type(c.out))) for part in parts]
+    shape, parts = broadcast([*values, *extra])
+    x, m, r, *rest = [part.cast(compute or compute_type(c.out)) for part in parts]
     if not compute:
         r = inverse_root(r + options.get("eps", 1e-5))
     gamma = rest[0] if options.get("weight") is not None else None
     beta = rest[-1] if options.get("bias") is not None else None
-    return Value(shape, c.finish(form(x, m, r, gamma, beta).expr, c.out))
+    return Value(shape, form(x, m, r, gamma, beta).cast(c.out))
 
 
 def _centred(x: Any, m: Any, r: Any, gamma: Any, beta: Any) -> Any:
-    """Normalise like eager's layer_norm on CUDA: gamma * (r * (x - m)) + beta. Of equal elements nothing
-    is left."""
+    """Normalise like eager's layer_norm on CUDA: gamma * (r * (x - m)) + beta; nothing of equal elements."""
     scaled = (x - m) * r
     if gamma is not None and beta is not None:
         return fma(scaled, gamma, beta)

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from passagent.expert.graph import HEAVY, SLOW_ON, arguments, example, mutates, op_name, rebuild, walk
-from passagent.expert.lower import indexing, movement, pointwise, reductions, windows
-from passagent.expert.lower.call import FLOATING, HALF, OPS, Call, Scalar, check_shape, dtype_name
-from passagent.expert.lower.expressions import Expr, Size, Trace, Unsupported, Value, fixed, parts
+from passagent.expert.graph import HEAVY, SLOW_ON, arguments, example, leaves, mutates, op_name, replaced
+from passagent.expert.lower import windows
+from passagent.expert.lower.call import OPS, Call, check_shape
+from passagent.expert.lower.dtypes import FLOATING, HALF, dtype_name
+from passagent.expert.lower.expressions import Expr, Trace, Value, parts
 from passagent.expert.lower.split import holds_for_one_dtype, lower_split
-
-_REGISTERED = (indexing, movement, pointwise, reductions, windows)
+from passagent.expert.lower.symbolic_sizes import Scalar, Size, Unsupported
 
 _DECIDING = {"bits", "floor", "ceil", "rint", "eq", "ne", "lt", "le", "gt", "ge"}
 _ROUNDING = {"floor", "ceil", "round", "trunc", "fix", "frac", "remainder", "fmod", "mod", "floordiv"}
@@ -63,18 +63,13 @@ class Types:
 
 
 def lower_node(
-    trace: Trace,
-    node: fx.Node,
-    env: dict[fx.Node, Any],
-    target: str,
-    types: Types,
-    literal: Callable[[Path, Any], Any],
+    trace: Trace, node: fx.Node, env: dict[fx.Node, Any], types: Types, literal: Callable[[Path, Any], Any]
 ) -> Any:
     """The Value (or tuple of them) of an operator. Raises Unsupported."""
     name = op_name(node)
-    first = windows.comes_first(node, target)
+    first = windows.comes_first(node, trace.target)
     heavy = name in HEAVY and not first and not windows.is_written_out(node)
-    if name in SLOW_ON[target] or heavy:
+    if name in SLOW_ON[trace.target] or heavy:
         raise Unsupported(name, "is left to the vendor library")
     lowering = OPS.get(name) or OPS.get(_out_of_place(node))
 
@@ -82,40 +77,40 @@ def lower_node(
         if isinstance(value, fx.Node):
             if value not in env:
                 raise Unsupported(name, f"reads {value.name}, which is no tensor known here")
-            return env[value]
+            tensor = env[value]
+            return tensor.refresh() if isinstance(tensor, Value) else tensor
         return literal(path, value)
 
-    args = rebuild(node.args, leaf, ("args",))
-    kwargs = rebuild(node.kwargs, leaf, ("kwargs",))
+    args, kwargs = replaced(node, leaf)
     out = example(node)
     tensors = out if isinstance(out, tuple | list) else (out,)
     if not tensors or not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
         raise Unsupported(name, "gives what is no tensor")
-    call = Call(trace, name, types.name(tensors[0].dtype), target)
+    call = Call(trace, name, types.name(tensors[0].dtype))
     try:
         if first:
             result = windows.with_bias(call, node, env[windows.bias_of(node)])
         elif lowering is None:
             _as_in_the_example(trace, (args, kwargs))
-            result = lower_split(trace, node, env, target, types.name)
+            result = lower_split(trace, node, env, types.name)
         else:
             result = lowering(call, *args, **kwargs)
     except Unsupported as error:
         raise Unsupported(name, error.reason) from error
     except (TypeError, AttributeError, KeyError, IndexError, ValueError, OverflowError) as error:
         raise Unsupported(name, f"these arguments are not lowered ({error})") from error
-    check_shape(trace, name, result, out)
+    check_shape(name, result, out)
     return result
 
 
 def _as_in_the_example(trace: Trace, arguments: Any) -> None:
     """Rely on literals that are parameters: what the operator consists of may depend on them."""
-    for _, value in walk(arguments):
+    for _, value in leaves(arguments):
         if isinstance(value, Scalar):
             # the same literal (matching.unify.same_literal): -0.0 == 0.0 and 0 == 0.0 are other ones
             trace.guard(f"repr({value.name}) == {repr(value.hint)!r}")
         elif isinstance(value, Size):
-            trace.equal(value, fixed(value.hint))
+            trace.constant(value)
 
 
 def _out_of_place(node: fx.Node) -> str:
@@ -138,7 +133,7 @@ def lower_region(
     `types` names the dtypes: one entry for each input, then one for each node; `orders` says how the inputs
     lie in memory. `lower` is called for each operator as lower_node is.
     """
-    trace = Trace()
+    trace = Trace(target)
     env: dict[fx.Node, Any] = {}
     for node, naming, order in zip(region.inputs, types, orders, strict=False):
         tensor = example(node)
@@ -155,7 +150,9 @@ def lower_region(
             parameter = where.get((position, path))
             if parameter is None:
                 return value
-            return Size(value, parameter.name) if isinstance(value, int) else Scalar(value, parameter.name)
+            if isinstance(value, int):
+                return trace.size(value, parameter.name)
+            return Scalar(value, parameter.name)
 
         naming, written = types[len(region.inputs) + position], mutates(node)
 
@@ -163,10 +160,10 @@ def lower_region(
             return holds.get(value, value) if isinstance(value, fx.Node) else literal(path, value)
 
         # What was computed of the same values in the same way is not computed again.
-        arguments = rebuild({"args": node.args, "kwargs": node.kwargs}, told, ())
+        arguments = replaced(node, told)
         key = repr((node.name if written is not None else op_name(node), naming, arguments))
         if key not in lowered_nodes:
-            lowered_nodes[key] = lower(trace, node, env, target, naming, literal)
+            lowered_nodes[key] = lower(trace, node, env, naming, literal)
         env[node], holds[node] = lowered_nodes[key], list(lowered_nodes).index(key)
         if written is not None:
             env[written], holds[written] = env[node], holds[node]

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
 
-from passagent.expert.lower.expressions import ONE, Axis, Expr, Size, Trace, Unsupported, Value, fixed
+from passagent.expert.lower.expressions import Axis, Expr, Trace, Value
+from passagent.expert.lower.symbolic_sizes import ONE, Size, Unsupported, times
 
 Dim = tuple[Axis, ...]
 
 
-def broadcast(trace: Trace, values: list[Value]) -> tuple[list[Dim], list[Expr]]:
+def broadcast(values: list[Value]) -> tuple[list[Dim], list[Expr]]:
     """Common dimensions of `values` under PyTorch's broadcasting, and each one's expression over them."""
-    values = [trace.refresh(v) for v in values]
+    trace = values[0].trace
+    values = [v.refresh() for v in values]
     total = values[0]
     parts = [total.expr]
     for number in range(1, len(values)):
-        other = trace.refresh(values[number])
-        total = trace.refresh(total)
+        other = values[number].refresh()
+        total = total.refresh()
         if _misplaced(total, other):
-            other = renamed(trace, other)
+            other = renamed(other)
         dims, replaced = fit(trace, total.dims, other.dims)
         other = Value(other.dims, trace.substitute(other.expr, replaced))
-        total = trace.refresh(Value(dims, total.expr))
+        total = Value(dims, total.expr).refresh()
         parts = [trace.resolve(p) for p in parts] + [trace.resolve(other.expr)]
     return [tuple(trace.axes_of(d)) for d in total.dims], [trace.resolve(p) for p in parts]
 
@@ -33,8 +35,9 @@ def _misplaced(a: Value, b: Value) -> bool:
     return any(where.get(axis, k) != k for k, dim in enumerate(reversed(b.dims)) for axis in dim)
 
 
-def renamed(trace: Trace, value: Value) -> Value:
+def renamed(value: Value) -> Value:
     """The value over axes of its own."""
+    trace = value.trace
     new = {axis: trace.axis(axis.size) for dim in value.dims for axis in dim}
     dims = [tuple(new[a] for a in dim) for dim in value.dims]
     return Value(dims, trace.substitute(value.expr, {a: trace.index(b) for a, b in new.items()}))
@@ -79,17 +82,17 @@ def _same(trace: Trace, a: list[Axis], b: list[Axis], replaced: dict[Axis, Expr]
             trace.drop(y if y.size.hint == 1 else x)
             a, b = (a, b[1:]) if y.size.hint == 1 else (a[1:], b)
         elif x.size.hint > y.size.hint and x.size.hint % y.size.hint == 0:
-            a = [*trace.split(x, trace.divide(x.size, y.size)), *a[1:]]
+            a = [*trace.split(x, x.size // y.size), *a[1:]]
         elif y.size.hint % x.size.hint == 0:
-            b = [*trace.split(y, trace.divide(y.size, x.size)), *b[1:]]
+            b = [*trace.split(y, y.size // x.size), *b[1:]]
         else:
             raise Unsupported("view", f"sizes {x.size.hint} and {y.size.hint} share no factor to loop over")
     return tuple(done)
 
 
-def regroup(trace: Trace, value: Value, sizes: list[Size]) -> Value:
+def regroup(value: Value, sizes: list[Size]) -> Value:
     """`value.reshape(sizes)`, row-major; every size given (no -1)."""
-    value = trace.refresh(value)
+    trace, value = value.trace, value.refresh()
     old = [axis for dim in value.dims for axis in dim]
     total = math.prod(axis.size.hint for axis in old)
     if total != math.prod(size.hint for size in sizes):
@@ -100,7 +103,7 @@ def regroup(trace: Trace, value: Value, sizes: list[Size]) -> Value:
         dims.append(taken)
     for axis in old:
         trace.drop(axis)
-    return trace.refresh(Value(dims, value.expr))
+    return Value(dims, value.expr).refresh()
 
 
 def _take(trace: Trace, old: list[Axis], size: Size, later: list[int]) -> tuple[Dim, list[Axis]]:
@@ -129,56 +132,54 @@ def _take(trace: Trace, old: list[Axis], size: Size, later: list[int]) -> tuple[
         else:
             if hint % need:
                 raise Unsupported("view", f"a size of {need} does not divide {hint}")
-            first = trace.times(a.size for a in taken)
-            part = size if not taken else trace.divide(size, first)
-            outer, inner = trace.split(axis, trace.divide(axis.size, part))
+            part = size // trace.size_of(taken) if taken else size
+            outer, inner = trace.split(axis, axis.size // part)
             trace.equal(outer.size, part)
             taken.append(outer)
             reached *= need
             old = [inner, *rest]
-    trace.equal(trace.times(a.size for a in taken), size)
+    trace.equal(trace.size_of(taken), size)
     return tuple(taken), old
 
 
-def read_at(trace: Trace, value: Value, dim: int, axis: Axis | None, index: Expr) -> Value:
+def read_at(value: Value, dim: int, axis: Axis | None, index: Expr) -> Value:
     """The value whose dimension `dim` runs over `axis` (None: is dropped) and is read at `index`."""
-    value = trace.refresh(value)
+    value = value.refresh()
     new: dict[Axis, Expr] = {}
     inner: list[Size] = []
     old = value.dims[dim]
     for position in reversed(range(len(old))):
-        part = index
-        if inner:
-            part = trace.op("index_div", [index, trace.integer(trace.times(inner))], "int64")
-        if position:
-            part = trace.op("index_mod", [part, trace.integer(old[position].size)], "int64")
-        new[old[position]] = part
+        part = index // value.trace.integer(times(inner)) if inner else index
+        new[old[position]] = part % old[position].size if position else part
         inner.insert(0, old[position].size)
     dims = list(value.dims)
     dims[dim : dim + 1] = [(axis,)] if axis is not None else []
-    return Value(dims, trace.substitute(value.expr, new))
+    return Value(dims, value.trace.substitute(value.expr, new))
+
+
+def read_along(value: Value, dim: int, size: Size, index: Callable[[Expr], Expr]) -> Value:
+    """The value whose dimension `dim` has another size and is read at a function of its index."""
+    axis = value.trace.axis(size)
+    return read_at(value, dim, axis, index(value.trace.index(axis)))
+
+
+def piece(value: Value, dim: int, start: Size, length: Size, step: Size = ONE) -> Value:
+    """`length` elements along a dimension from `start` on, `step` apart."""
+    return read_along(value, dim, length, lambda i: i * step + start)
 
 
 def position(trace: Trace, dim: Dim) -> Expr:
     """The index in a dimension, row-major over its axes."""
     result = trace.integer(0)
     for axis in trace.axes_of(dim):
-        result = trace.add(trace.mul(result, trace.integer(axis.size)), trace.index(axis))
+        result = result * axis.size + trace.index(axis)
     return result
 
 
-def whole(trace: Trace, value: Value, dim: int) -> tuple[Value, Axis | None]:
+def whole(value: Value, dim: int) -> tuple[Value, Axis | None]:
     """The value with dimension `dim` over one axis of its own (None if its size is one, literally)."""
-    value = trace.refresh(value)
+    value = value.refresh()
     if len(value.dims[dim]) <= 1:
         return value, (value.dims[dim][0] if value.dims[dim] else None)
-    axis = trace.axis(trace.size_of(value.dims[dim]))
-    return read_at(trace, value, dim, axis, trace.index(axis)), axis
-
-
-def as_size(value: Any) -> Size:
-    if isinstance(value, Size):
-        return value
-    if isinstance(value, int) and not isinstance(value, bool):
-        return fixed(value)
-    raise Unsupported("size", f"{value!r} is not known before the call")
+    axis = value.trace.axis(value.shape[dim])
+    return read_at(value, dim, axis, value.trace.index(axis)), axis

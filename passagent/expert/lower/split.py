@@ -16,13 +16,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from passagent.expert.graph import HEAVY, arguments, example, mutates, op_name, rebuild
-from passagent.expert.lower.call import HALF, HALVES, OPS, Call, check_shape, wrap
-from passagent.expert.lower.expressions import Size, Trace, Unsupported, Value, fixed
-from passagent.expert.lower.shapes import as_size
+from passagent.expert.graph import HEAVY, arguments, example, mutates, op_name, replaced
+from passagent.expert.lower import indexing, movement, pointwise, reductions, windows
+from passagent.expert.lower.call import OPS, Call, check_shape, wrap
+from passagent.expert.lower.dtypes import HALF, HALVES
+from passagent.expert.lower.expressions import Trace, Value
+from passagent.expert.lower.symbolic_sizes import Size, Unsupported, as_size, fixed
 
 if TYPE_CHECKING:
     import sympy
+
+_REGISTERED = (indexing, movement, pointwise, reductions, windows)
+"""The modules whose lowerings OPS holds."""
 
 _KEPT = "split"
 """Where a node's meta keeps what its operator was split into."""
@@ -99,18 +104,18 @@ def _traced(node: fx.Node) -> Split:
         def leaf(_: Any, value: Any) -> Any:
             return values[places[value]] if isinstance(value, fx.Node) else value
 
-        args, kwargs = (rebuild(original, leaf, ()) for original in (node.args, node.kwargs))
+        args, kwargs = replaced(node, leaf)
         if node.op == "call_method":
             return getattr(args[0], str(node.target))(*args[1:], **kwargs)
         return node.target(*args, **kwargs)  # type: ignore[operator]
 
     try:
         with mode:
-            parts = make_fx(functionalize(call), select_decomp_table(), tracing_mode="symbolic")(*fakes)
+            traced = make_fx(functionalize(call), select_decomp_table(), tracing_mode="symbolic")(*fakes)
     except Exception as error:  # a decomposition may fail in any way
         raise Unsupported(name, f"has no lowering, and is not split ({type(error).__name__})") from error
-    parts.graph.eliminate_dead_code()
-    return Split(parts.graph, symbols, [guard.expr for guard in sizes.guards])
+    traced.graph.eliminate_dead_code()
+    return Split(traced.graph, symbols, [guard.expr for guard in sizes.guards])
 
 
 def _expression(size: Any) -> sympy.Expr:
@@ -129,37 +134,25 @@ def _written(condition: sympy.Expr, names: dict[sympy.Expr, str]) -> str:
 
 
 def lower_split(
-    trace: Trace, node: fx.Node, env: dict[fx.Node, Any], target: str, name_of: Callable[[torch.dtype], str]
+    trace: Trace, node: fx.Node, env: dict[fx.Node, Any], name_of: Callable[[torch.dtype], str]
 ) -> Any:
     """The Value (or tuple of them) of an operator, by its parts. `name_of`: dtypes as they are called here.
 
     As in TorchInductor's kernels 16-bit values are rounded at the end only. Raises Unsupported.
     """
-    parts, op = split(node), op_name(node)
-
-    def wide(dtype: torch.dtype) -> str:
-        return "float32" if (name := name_of(dtype)) in HALVES else name
-
+    split_node, op = split(node), op_name(node)
     values = [env[source] for source in node.all_input_nodes]
-    _rely_on(trace, parts, values)
-    inner: dict[fx.Node, Any] = dict(zip(parts.graph.find_nodes(op="placeholder"), values, strict=True))
-    for part in parts.graph.nodes:
-        if part.op == "placeholder":
-            continue
+    _rely_on(trace, split_node, values)
+    inner: dict[Any, Any] = dict(zip(split_node.graph.find_nodes(op="placeholder"), values, strict=True))
+    for part in split_node.graph.nodes:
+        args, kwargs = replaced(part, lambda _, leaf: inner.get(leaf, leaf))
         if part.op == "output":
-            return _rounded(trace, part.args[0], inner, name_of)
-        if part.op != "call_function":
+            return _rounded(part.args[0], args[0], name_of)
+        if part.op not in {"placeholder", "call_function"}:
             raise Unsupported(op, f"consists of {part.name}, among others")
-        args, kwargs = (
-            rebuild(
-                original, lambda _, leaf: inner.get(leaf, leaf) if isinstance(leaf, fx.Node) else leaf, ()
-            )
-            for original in (part.args, part.kwargs)
-        )
-        if part.target in _ON_SIZES:
-            inner[part] = _ON_SIZES[part.target](trace, *args)
-            continue
-        inner[part] = _lowered(trace, op, part, (args, kwargs), target, wide)
+        if part.op == "call_function":
+            on_sizes = _ON_SIZES.get(part.target)
+            inner[part] = on_sizes(*args) if on_sizes else _lowered(trace, op, part, args, kwargs, name_of)
         if part.target is torch.ops.aten.copy_.default:
             if part.args[0].op == "placeholder":
                 raise Unsupported(op, "has no lowering, and writes into its input")
@@ -167,64 +160,58 @@ def lower_split(
     raise Unsupported(op, "gives nothing")
 
 
-def _rounded(
-    trace: Trace, result: Any, inner: dict[fx.Node, Any], name_of: Callable[[torch.dtype], str]
-) -> Any:
+def _rounded(part: Any, result: Any, name_of: Callable[[torch.dtype], str]) -> Any:
     """The last part's results, in the dtypes of the operator's results."""
-    if isinstance(result, tuple | list):
-        return tuple(_rounded(trace, item, inner, name_of) for item in result)
-    value = inner[result]
-    return Value(value.dims, trace.cast(value.expr, name_of(result.meta["val"].dtype)))
+    if isinstance(part, tuple | list):
+        return tuple(_rounded(*pair, name_of) for pair in zip(part, result, strict=True))
+    return result.cast(name_of(part.meta["val"].dtype))
 
 
 def _lowered(
-    trace: Trace,
-    op: str,
-    part: fx.Node,
-    arguments: tuple[Any, Any],
-    target: str,
-    name_of: Callable[[torch.dtype], str],
+    trace: Trace, op: str, part: fx.Node, args: Any, named: Any, name_of: Callable[[torch.dtype], str]
 ) -> Any:
-    """The Value of an ATen operator; `arguments` are its args and kwargs."""
+    """The Value of an ATen operator."""
     name = getattr(getattr(part.target, "overloadpacket", None), "__name__", part.name)
     lowering = _ATEN.get(name) or OPS.get(name)
     traced = part.meta.get("val")
     first = traced[0] if isinstance(traced, tuple | list) and traced else traced
     if lowering is None or name in HEAVY or not isinstance(first, torch.Tensor):
         raise Unsupported(op, f"consists of {name}, among others, which has no lowering")
-    call = Call(trace, name, name_of(first.dtype), target)
-    args, named = arguments
+    out = name_of(first.dtype)
+    call = Call(trace, name, "float32" if out in HALVES else out)
+    args = [arg.refresh() if isinstance(arg, Value) else arg for arg in args]
     result = lowering(call, *args, **{key: v for key, v in named.items() if key not in _ABOUT_TENSORS})
-    check_shape(trace, op, result, traced)
+    check_shape(op, result, traced)
     return result
 
 
-def _rely_on(trace: Trace, parts: Split, values: list[Any]) -> None:
+def _rely_on(trace: Trace, parts: Split, values: list[Value]) -> None:
     """The conditions on sizes as guards."""
     texts: dict[sympy.Expr, str] = {}
     for symbols, value in zip(parts.symbols, values, strict=True):
-        for symbol, size in zip(symbols, trace.shape(trace.refresh(value)), strict=True):
+        for symbol, size in zip(symbols, value.refresh().shape, strict=True):
             if symbol.is_Symbol:
-                texts[symbol] = trace.text(size)
+                texts[symbol] = str(size)
             else:
-                trace.equal(size, fixed(int(symbol)))
+                trace.equal(size, int(symbol))
     for condition in parts.conditions:
         trace.guard(_written(condition, texts))
 
 
-def _quotient(trace: Trace, a: Any, b: Any) -> Size:
+def _quotient(a: Any, b: Any) -> Size:
+    """a // b, whatever is left."""
     x, y = as_size(a), as_size(b)
     if x.constant and y.constant:
         return fixed(x.hint // y.hint)
-    return x if y.text == "1" else Size(x.hint // y.hint, f"({trace.text(x)} // {trace.text(y)})")
+    return x if y.text == "1" else Size(x.hint // y.hint, f"({x} // {y})", x.facts or y.facts)
 
 
 _ON_SIZES: dict[Any, Callable[..., Size]] = {
-    torch.ops.aten.sym_size.int: lambda trace, value, dim: trace.shape(trace.refresh(value))[dim],
-    operator.add: lambda trace, a, b: trace.plus(as_size(a), as_size(b)),
-    operator.sub: lambda trace, a, b: trace.minus(as_size(a), as_size(b)),
+    torch.ops.aten.sym_size.int: lambda value, dim: value.refresh().shape[dim],
+    operator.add: lambda a, b: as_size(a) + b,
+    operator.sub: lambda a, b: as_size(a) - b,
     operator.floordiv: _quotient,
-    operator.mul: lambda trace, a, b: trace.times([as_size(a), as_size(b)]),
+    operator.mul: lambda a, b: as_size(a) * b,
 }
 
 
@@ -234,27 +221,15 @@ def _slice(c: Call, x: Value, dim: int = 0, start: Any = None, end: Any = None, 
     return OPS["getitem"](c, x, tuple(whole))
 
 
-def _index(c: Call, x: Value, indices: list[Any]) -> Any:
-    return OPS["getitem"](c, x, tuple(slice(None) if index is None else index for index in indices))
-
-
 def _iota(c: Call, length: Any, *, start: int = 0, step: int = 1) -> Value:
     if (start, step) != (0, 1):
         raise c.fail("other numbers than 0, 1, 2, ...")
-    return OPS["arange"](c, length)  # type: ignore[no-any-return]
+    return OPS["arange"](c, length)
 
 
 def _copied(c: Call, x: Value, values: Value, *_: Any) -> Value:
     """`values` in place of those of `x`."""
-    shape = c.trace.shape(c.trace.refresh(x))
-    return OPS["expand"](Call(c.trace, c.op, values.dtype, c.target), OPS["to"](c, values), shape)  # type: ignore[no-any-return]
-
-
-def _as(name: str) -> Callable[..., Any]:
-    def lower(c: Call, *args: Any) -> Any:
-        return OPS[name](c, *args)
-
-    return lower
+    return OPS["expand"](Call(c.trace, c.op, values.dtype), OPS["to"](c, values), x.shape)
 
 
 def _on_bools(name: str) -> Callable[..., Any]:
@@ -268,21 +243,21 @@ def _on_bools(name: str) -> Callable[..., Any]:
 
 _ATEN: dict[str, Callable[..., Any]] = {
     "slice": _slice,
-    "index": _index,
+    "index": lambda c, x, at: OPS["getitem"](c, x, tuple(slice(None) if i is None else i for i in at)),
     "iota": _iota,
     "copy": _copied,
     "copy_": _copied,
-    "scalar_tensor": lambda c, value: c.const_value(value, c.out),
-    "convert_element_type": _as("to"),
-    "_to_copy": _as("to"),
+    "scalar_tensor": lambda c, value: c.constant(value),
+    "convert_element_type": OPS["to"],
+    "_to_copy": OPS["to"],
     "constant_pad_nd": lambda c, x, pad, value=0: OPS["pad"](c, x, pad, "constant", value),
-    "rev": _as("flip"),
-    "clamp_min": _as("maximum"),
-    "clamp_max": _as("minimum"),
+    "rev": OPS["flip"],
+    "clamp_min": OPS["maximum"],
+    "clamp_max": OPS["minimum"],
     "mul": _on_bools("mul"),
     "bitwise_and": _on_bools("and"),
     "bitwise_or": _on_bools("or"),
-    "full": lambda c, size, value: OPS["expand"](c, c.const_value(value, c.out), size),
+    "full": lambda c, size, value: OPS["expand"](c, c.constant(value), size),
     "alias": lambda c, x: x,
     "lift_fresh_copy": lambda c, x: x,
 }

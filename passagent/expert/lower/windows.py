@@ -12,15 +12,19 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import operator
 from dataclasses import dataclass
 from typing import Any
 
 from torch import fx
 
-from passagent.expert.graph import ALL_CONVOLUTIONS, CONVOLUTIONS, POOLS, example, op_name
-from passagent.expert.lower.call import FLOATING, Call, arguments, compute_type, lowers
-from passagent.expert.lower.expressions import ONE, Axis, Expr, Size, Value, fixed
-from passagent.expert.lower.shapes import as_size, broadcast, position, read_at, whole
+from passagent.expert.graph import ALL_CONVOLUTIONS, CONVOLUTIONS, POOLS, argument, example, op_name
+from passagent.expert.lower.call import Call, arguments, lowers
+from passagent.expert.lower.dtypes import FLOATING
+from passagent.expert.lower.expressions import Axis, Expr, Value, apply
+from passagent.expert.lower.formulas import fma, maximum, minimum, where
+from passagent.expert.lower.shapes import broadcast, position, read_along, read_at, whole
+from passagent.expert.lower.symbolic_sizes import ONE, Size, as_size, fixed
 
 LARGEST = 27
 """Elements of a window that is written out, at most."""
@@ -30,12 +34,12 @@ LARGEST = 27
 def interpolate(c: Call, input: Value, *args: Any, **named: Any) -> Value:
     names = "size scale_factor mode align_corners recompute_scale_factor antialias"
     options = {"mode": "nearest"} | arguments(names, args, named)
-    mode, value = options["mode"], c.trace.refresh(input)
+    mode, value = options["mode"], input
     spatial = len(value.dims) - 2
     is_known = mode == "nearest" or (mode == "bilinear" and spatial == 2)
     if not is_known or options.get("antialias"):
         raise c.fail(f"{mode} of {spatial} dimensions is left to the library")
-    sizes = [c.trace.size_of(dim) for dim in value.dims[2:]]
+    sizes = value.shape[2:]
     targets = [_target(c, have, options, k) for k, have in enumerate(sizes)]
     if all(have.hint == target.hint for have, (target, _) in zip(sizes, targets, strict=True)):
         for have, (target, _) in zip(sizes, targets, strict=True):
@@ -46,7 +50,7 @@ def interpolate(c: Call, input: Value, *args: Any, **named: Any) -> Value:
             value = _nearest(c, value, 2 + k, have, target, ratio)
         else:
             value = _linear(c, value, 2 + k, (have, target), ratio, bool(options.get("align_corners")))
-    return Value(value.dims, c.finish(value.expr, c.out)) if mode == "bilinear" else value
+    return value.cast(c.out) if mode == "bilinear" else value
 
 
 def _target(c: Call, have: Size, options: dict[str, Any], position: int) -> tuple[Size, float | None]:
@@ -57,31 +61,23 @@ def _target(c: Call, have: Size, options: dict[str, Any], position: int) -> tupl
     by = factor[position] if isinstance(factor, tuple | list) else factor
     if not isinstance(by, int | float):
         raise c.fail("by a factor that is no number")
+    text = f"({have} * {int(by)})" if by == int(by) else f"int({have} * {float(by)!r})"
     want = math.floor(have.hint * by)
-    if by == int(by):
-        text = f"({c.trace.text(have)} * {int(by)})"
-    else:
-        text = f"int({c.trace.text(have)} * {float(by)!r})"
-    target = fixed(want) if have.constant else Size(want, text)
+    target = fixed(want) if have.constant else c.trace.size(want, text)
     return target, None if options.get("recompute_scale_factor") else 1.0 / by
 
 
 def _nearest(c: Call, value: Value, dim: int, have: Size, target: Size, ratio: float | None) -> Value:
     """floor(i * have / target): whole factors only, where float32 has the quotient exactly."""
-    t = c.trace
-    value, _ = whole(t, value, dim)
-    axis = t.axis(target)
-    if target.hint % have.hint == 0 and ratio in (None, have.hint / target.hint):
-        by = t.divide(target, have)
-        t.equal(by, fixed(by.hint))
-        index = t.op("index_div", [t.index(axis), t.integer(by.hint)], "int64")
-    elif have.hint % target.hint == 0 and ratio in (None, have.hint / target.hint):
-        by = t.divide(have, target)
-        t.equal(by, fixed(by.hint))
-        index = t.mul(t.index(axis), t.integer(by.hint))
-    else:
-        raise c.fail("by a factor that is not whole is left to the library")
-    return read_at(t, value, dim, axis, index)
+    value, _ = whole(value, dim)
+    is_whole = ratio in (None, have.hint / target.hint)
+    if is_whole and target.hint % have.hint == 0:
+        by = c.trace.constant(target // have)
+        return read_along(value, dim, target, lambda i: i // by)
+    if is_whole and have.hint % target.hint == 0:
+        by = c.trace.constant(have // target)
+        return read_along(value, dim, target, lambda i: i * by)
+    raise c.fail("by a factor that is not whole is left to the library")
 
 
 def _linear(
@@ -89,34 +85,26 @@ def _linear(
 ) -> Value:
     """Both neighbours along a dimension, weighted; not rounded (bilinear rounds once)."""
     t, (have, target) = c.trace, sizes
-    value, _ = whole(t, value, dim)
+    value, _ = whole(value, dim)
     axis = t.axis(target)
     if have.hint == 1:  # every neighbour is the one element
-        t.equal(have, fixed(1))
-        return read_at(t, value, dim, axis, t.integer(0))
-    at = t.cast(t.index(axis), "float32")
-    last = t.integer(t.plus(have, fixed(-1)))
+        t.equal(have, ONE)
+        return read_at(value, dim, axis, t.integer(0))
+    at, last = t.index(axis).cast("float32"), t.integer(have + -1)
     if corners:
-        steps = t.cast(t.integer(t.plus(target, fixed(-1))), "float32")
-        step = c.e("div", t.cast(last, "float32"), steps) if target.hint > 1 else c.number(0.0, "float32")
-        t.guard(f"{t.text(target)} > 1" if target.hint > 1 else f"{t.text(target)} == 1")
-        source = c.e("mul", at, step)
+        steps = t.number(target + -1, "float32")
+        step = last.cast("float32") / steps if target.hint > 1 else t.number(0.0, "float32")
+        t.guard(f"{target} > 1" if target.hint > 1 else f"{target} == 1")
+        source = at * step
     else:
-        step = (
-            c.e("div", c.number(have, "float32"), c.number(target, "float32"))
-            if ratio is None
-            else c.number(ratio, "float32")
-        )
-        source = c.e("maximum", c.e("sub", c.e("mul", c.e("add", at, 0.5), step), 0.5), 0.0)
+        exact = t.number(have, "float32") / t.number(target, "float32") if ratio is None else ratio
+        source = maximum((at + 0.5) * exact - 0.5, 0.0)
     # in 32 bits, which every index fits: a GPU converts 64 bits at a quarter of the rate
-    low = t.op("index_clamp", [t.cast(source, "int32"), last], "int32")
-    high = t.op("index_clamp", [t.add(low, t.integer(1)), last], "int64")
-    weight = c.e("minimum", c.e("sub", source, t.cast(low, "float32")), 1.0)
-    first = read_at(t, value, dim, axis, low)
-    second = read_at(t, value, dim, axis, high)
-    a, b = c.wide(first.expr), c.wide(second.expr)
-    mixed = c.e("add", c.e("mul", c.e("sub", 1.0, weight), a), c.e("mul", weight, b))
-    return Value(first.dims, mixed)
+    low = t.op("index_clamp", [source.cast("int32"), last], "int32")
+    high = apply("index_clamp", t.op("index_add", [low, t.integer(1)], "int64"), last)
+    weight = minimum(source - low.cast("float32"), 1.0)
+    first, second = (read_at(value, dim, axis, near) for near in (low, high))
+    return Value(first.dims, (1.0 - weight) * first.expr.wide() + weight * second.expr.wide())
 
 
 @lowers(*POOLS)
@@ -135,28 +123,25 @@ def pool(c: Call, input: Value, kernel_size: Any, *args: Any, **named: Any) -> V
     ]
     if math.prod(sides[0]) > LARGEST:
         raise c.fail(f"over more than {LARGEST} elements is left to the library")
-    value = t.refresh(input)
-    first = len(value.dims) - spatial
+    value, first = input, len(input.dims) - spatial
     neutral = -math.inf if c.op.startswith("max") else 0.0
     along = []
     for k in range(spatial):
         size, by, edge, away = (side[k] for side in sides)
-        have = t.size_of(value.dims[first + k])
+        have = value.shape[first + k]
         along.append(Along(c, have, size, by, edge, away, bool(options.get("ceil_mode"))))
-        value = _window(c, value, first + k, along[-1], neutral)
+        value = _window(value, first + k, along[-1], neutral)
     expr = value.expr
     if c.op.startswith("avg"):
         padded, hangs = any(window.padding for window in along), any(window.over for window in along)
         if hangs and padded and options.get("count_include_pad", True):
             raise c.fail("by padding, but not by what hangs over it, is left to the library")
-        elements = c.number(float(math.prod(sides[0])), expr.dtype)
+        elements = t.number(float(math.prod(sides[0])), expr.dtype)
         if hangs or (padded and not options.get("count_include_pad", True)):
             counts = [window.inside(position(t, value.dims[first + k])) for k, window in enumerate(along)]
-            elements = functools.reduce(
-                lambda a, b: c.e("mul", a, b), (t.cast(n, expr.dtype) for n in counts)
-            )
-        expr = c.e("div", expr, elements)
-    return Value(value.dims, c.finish(expr, c.out, exact=c.op.startswith("max")))
+            elements = functools.reduce(operator.mul, (n.cast(expr.dtype) for n in counts))
+        expr = expr / elements
+    return Value(value.dims, expr.stored(c.out, exact=c.op.startswith("max")))
 
 
 def numbers(c: Call, value: Any, count: int) -> list[int]:
@@ -196,7 +181,7 @@ class Along:
 
     def count(self) -> Size:
         """The number of the windows."""
-        t, stride, text = self.c.trace, self.stride, self.c.trace.text(self.have)
+        t, stride, text = self.c.trace, self.stride, str(self.have)
         rest = 2 * self.padding - self.span + self.over
         count = (self.have.hint + rest) // stride + 1
         t.guard(f"{text} > {self.padding}")
@@ -209,57 +194,49 @@ class Along:
         if text.isdigit():
             return fixed(count)
         if stride == 1:
-            return t.plus(self.have, fixed(rest + 1))
-        return Size(count, f"(({text} + {rest}) // {stride} + 1)")
+            return self.have + (rest + 1)
+        return t.size(count, f"(({text} + {rest}) // {stride} + 1)")
 
     def places(self, window: Expr) -> list[tuple[Expr, Expr | None]]:
         """Where the elements of a window are read, and whether each place lies inside; None: it does."""
-        t = self.c.trace
-        last = t.integer(t.plus(self.have, fixed(-1)))
-        start = t.mul(window, t.integer(self.stride))
+        last = self.c.trace.integer(self.have + -1)
         places: list[tuple[Expr, Expr | None]] = []
         for k in range(self.kernel_size):
             away = k * self.dilation - self.padding
-            index = t.add(start, t.integer(away))
-            sides = [t.op("ge", [index, t.integer(0)], "bool")] if away < 0 else []
+            index = window * self.stride + away
+            sides = [index >= 0] if away < 0 else []
             if away > self.span - 1 - 2 * self.padding - self.over:
-                sides.append(t.op("le", [index, last], "bool"))
-            near = t.op("index_clamp", [index, last], "int64") if sides else index
-            inside = _all(self.c, sides) if sides else None
-            places.append((near, inside))
+                sides.append(index <= last)
+            near = apply("index_clamp", index, last) if sides else index
+            places.append((near, functools.reduce(operator.and_, sides) if sides else None))
         return places
 
     def inside(self, window: Expr) -> Expr:
         """How many elements of a window lie inside."""
-        t, unit = self.c.trace, self.c.trace.integer(1)
-        counted = [unit if inside is None else t.cast(inside, "int64") for _, inside in self.places(window)]
-        return functools.reduce(t.add, counted)
+        unit = self.c.trace.integer(1)
+        counted = [unit if inside is None else inside.cast("int64") for _, inside in self.places(window)]
+        return functools.reduce(operator.add, counted)
 
 
-def _window(c: Call, value: Value, dim: int, along: Along, neutral: float) -> Value:
+def _window(value: Value, dim: int, along: Along, neutral: float) -> Value:
     """Windows along one dimension, summed or their largest taken, in the compute type."""
-    t = c.trace
-    value, axis, places = windows(c, value, dim, along)
+    value, axis, places = windows(value, dim, along)
     total: Expr | None = None
-    compute = compute_type(value.dtype)
     dims = value.dims
     for near, inside in places:
-        read = read_at(t, value, dim, axis, near)
-        part, dims = c.wide(read.expr), read.dims
-        if inside is not None:
-            part = t.op("where", [inside, part, c.number(neutral, compute)], compute)
-        total = part if total is None else c.e("maximum" if neutral else "add", total, part)
+        read = read_at(value, dim, axis, near)
+        part, dims = read.expr.wide(), read.dims
+        part = part if inside is None else where(inside, part, neutral)
+        total = part if total is None else apply("maximum" if neutral else "add", total, part)
     assert total is not None
     return Value(dims, total)
 
 
-def windows(
-    c: Call, value: Value, dim: int, along: Along
-) -> tuple[Value, Axis, list[tuple[Expr, Expr | None]]]:
+def windows(value: Value, dim: int, along: Along) -> tuple[Value, Axis, list[tuple[Expr, Expr | None]]]:
     """The value over one axis in this dimension, the axis of its windows, and their places."""
-    value, _ = whole(c.trace, value, dim)
-    axis = c.trace.axis(along.count())
-    return value, axis, along.places(c.trace.index(axis))
+    value, _ = whole(value, dim)
+    axis = value.trace.axis(along.count())
+    return value, axis, along.places(value.trace.index(axis))
 
 
 def is_written_out(node: fx.Node) -> bool:
@@ -291,7 +268,7 @@ def is_computed(node: fx.Node) -> bool:
 
 def bias_of(node: fx.Node) -> Any:
     """The bias that a convolution is given."""
-    return node.args[2] if len(node.args) > 2 else node.kwargs.get("bias")
+    return argument(node, 2, "bias")
 
 
 def with_bias(c: Call, node: fx.Node, bias: Value) -> Value:
@@ -310,44 +287,36 @@ def depthwise(c: Call, input: Value, weight: Value, *args: Any, **named: Any) ->
     t, spatial = c.trace, int(c.op[-2])
     defaults = {"stride": 1, "padding": 0, "dilation": 1}
     by, edge, dilations = (numbers(c, options.get(name, v), spatial) for name, v in defaults.items())
-    channels, of_group, *window = t.shape(t.refresh(weight))
-    for size, expected in zip(
-        [as_size(options.get("groups", 1)), channels, of_group],
-        [channels, t.shape(input)[1], ONE],
-        strict=True,
-    ):
-        t.equal(size, expected)
-    for size in window:
-        t.equal(size, fixed(size.hint))
+    channels, of_group, *window = weight.shape
+    t.equal(as_size(options.get("groups", 1)), channels)
+    t.equal(channels, input.shape[1])
+    t.equal(of_group, ONE)
+    sides = [t.constant(size) for size in window]
     value, axes, places = input, list[Axis](), list[list[tuple[Expr, Expr | None]]]()
     for k in range(spatial):
-        side = Along(c, t.size_of(value.dims[2 + k]), window[k].hint, by[k], edge[k], dilations[k])
-        value, axis, along = windows(c, value, 2 + k, side)
+        side = Along(c, value.shape[2 + k], sides[k], by[k], edge[k], dilations[k])
+        value, axis, along = windows(value, 2 + k, side)
         axes.append(axis)
         places.append(along)
     reads, weights, insides = list[Value](), list[Value](), list[list[Expr]]()
     for tap in itertools.product(*(range(len(along)) for along in places)):
-        x, w = value, read_at(t, weight, 1, None, t.integer(0))
+        x, w = value, read_at(weight, 1, None, t.integer(0))
         for k, number in enumerate(tap):
-            x = read_at(t, x, 2 + k, axes[k], places[k][number][0])
-            w = read_at(t, w, 1, None, t.integer(number))
+            x = read_at(x, 2 + k, axes[k], places[k][number][0])
+            w = read_at(w, 1, None, t.integer(number))
         reads.append(x)
         weights.append(_of_channels(w, spatial))
         insides.append([i for k, number in enumerate(tap) if (i := places[k][number][1]) is not None])
     first = [_of_channels(bias, spatial)] if bias is not None else []
-    dims, widened = broadcast(t, [*reads, *weights, *first])
-    parts = [c.wide(part) for part in widened]
-    total = parts[-1] if first else c.number(0.0, parts[0].dtype)
+    dims, widened = broadcast([*reads, *weights, *first])
+    parts = [part.wide() for part in widened]
+    total = parts[-1] if first else t.number(0.0, parts[0].dtype)
     for element, factor, inside in zip(parts, parts[len(reads) :], insides, strict=False):
-        more = c.e("fma", factor, element, total)
-        total = t.op("where", [_all(c, inside), more, total], total.dtype) if inside else more
-    return Value(dims, c.finish(total, c.out))
+        more = fma(factor, element, total)
+        total = where(functools.reduce(operator.and_, inside), more, total) if inside else more
+    return Value(dims, total.cast(c.out))
 
 
 def _of_channels(vector: Value, spatial: int) -> Value:
     """One element for each channel, beside dimensions of an image."""
     return Value([*vector.dims, *[()] * spatial], vector.expr)
-
-
-def _all(c: Call, conditions: list[Expr]) -> Expr:
-    return functools.reduce(lambda a, b: c.trace.op("and", [a, b], "bool"), conditions)

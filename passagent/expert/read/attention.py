@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import fx
 
-from passagent.expert.graph import CALL, FREE_VIEWS, IDENTITIES, PRODUCTS, example, op_name, words
+from passagent.expert.graph import CALL, FREE_VIEWS, IDENTITIES, PRODUCTS, argument, example, op_name, words
 from passagent.expert.lower.region import Region
 
 ONE_BLOCK = 128
@@ -66,14 +66,13 @@ def _core(node: fx.Node, inside: set[fx.Node]) -> list[fx.Node] | None:
 
 def _is_taken(node: fx.Node) -> bool:
     """Tell whether a call drops nothing, and the library has no kernel made for just that."""
-    dropout = node.args[4] if len(node.args) > 4 else node.kwargs.get("dropout_p", 0.0)
+    dropout = argument(node, 4, "dropout_p", 0.0)
     tensors = [example(n) for n in node.all_input_nodes]
     if dropout != 0.0 or not all(isinstance(t, torch.Tensor) for t in tensors):
         return False
     if any(t.dim() < 2 or 0 in t.shape for t in tensors[:3]):
         return False
-    mask = node.args[3] if len(node.args) > 3 else node.kwargs.get("attn_mask")
-    key = node.args[1] if len(node.args) > 1 else node.kwargs["key"]
+    mask, key = argument(node, 3, "attn_mask"), argument(node, 1, "key")
     return mask is not None or (isinstance(key, fx.Node) and example(key).shape[-2] <= ONE_BLOCK)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,18 +14,18 @@ from passagent.expert.graph import (
     DROPOUTS,
     FREE_VIEWS,
     IDENTITIES,
-    Memory,
     example,
     is_free,
     is_tensor,
-    memory,
     mutates,
     op_name,
     operators,
+    storage_roots,
     words,
 )
-from passagent.expert.lower.expressions import Trace, Unsupported
+from passagent.expert.lower.expressions import Trace
 from passagent.expert.lower.region import Region, Types, lower_node
+from passagent.expert.lower.symbolic_sizes import Unsupported
 from passagent.expert.lower.windows import bias_of, is_computed
 from passagent.expert.read.attention import attention_nodes, is_attention
 from passagent.expert.read.pattern_text import qualified
@@ -53,8 +54,7 @@ def find_regions(graph: fx.Graph, target: str, without: frozenset[str] = frozens
         for node, why in left_outside(graph, inside).items():
             inside.discard(node)
             result.refused[op_name(node)] = why
-    storage = memory(graph)
-    _refuse_shared_writes(graph, inside, storage, result.refused)
+    _refuse_shared_writes(graph, inside, result.refused)
     if target == "cuda":
         result.regions += _attentions(graph, inside, without)
         taken = {node for region in result.regions for node in region.nodes}
@@ -62,14 +62,14 @@ def find_regions(graph: fx.Graph, target: str, without: frozenset[str] = frozens
         result.refused = {name: why for name, why in result.refused.items() if name in outside}
     depth = _depths(graph, inside)
     for nodes in _components(graph, inside, depth):
-        for trimmed in _trimmed(graph, nodes, storage):
+        for trimmed in _trimmed(graph, nodes):
             region = make_region(graph, trimmed)
             if region is not None and worth(region, target):
                 result.regions.append(region)
     result.regions.sort(key=lambda r: -gain(r, target))
     result.regions = [r for r in result.regions if gain(r, target) > 0] or result.regions[:1]
     if not result.regions:
-        result.regions = _second_best(graph, target, inside, storage, depth)
+        result.regions = _second_best(graph, target, inside, depth)
     return result
 
 
@@ -82,7 +82,7 @@ def _attentions(graph: fx.Graph, inside: set[fx.Node], without: frozenset[str]) 
 
 
 def _second_best(
-    graph: fx.Graph, target: str, inside: set[fx.Node], storage: Memory, depth: dict[fx.Node, int]
+    graph: fx.Graph, target: str, inside: set[fx.Node], depth: dict[fx.Node, int]
 ) -> list[Region]:
     """Where no kernel is sure to pay: views, the more of them do nothing the better, else a lone operator.
 
@@ -91,7 +91,7 @@ def _second_best(
     lone = [
         region
         for nodes in _components(graph, inside, depth)
-        for trimmed in _trimmed(graph, nodes, storage)
+        for trimmed in _trimmed(graph, nodes)
         if (region := make_region(graph, trimmed)) is not None
         and any(is_computed(n) and not is_free(n) for n in trimmed)
     ]
@@ -136,17 +136,19 @@ def _lowerable(
                 raise Unsupported(name, "cannot be written in a pattern")
             if node in wrapped:
                 raise Unsupported(name, "runs under vmap or grad of torch.func")
-            trace = Trace()
+            trace = Trace(target)
             env: dict[fx.Node, Any] = {}
             if not has_known_size(node):
                 raise Unsupported(name, "has a size that depends on data")
             for source in node.all_input_nodes:
                 env[source] = _input(trace, source)
-            lower_node(trace, node, env, target, Types(), lambda path, value: value)
+            lower_node(trace, node, env, Types(), lambda path, value: value)
             inside.add(node)
         except Unsupported as error:
             refused[name] = error.reason
-    return _with_consumers(graph, inside, refused)
+    while torn := _torn(inside):
+        inside.difference_update(torn)
+    return inside
 
 
 def has_known_size(node: fx.Node) -> bool:
@@ -169,46 +171,25 @@ def _input(trace: Trace, node: fx.Node) -> Any:
     return read[0] if isinstance(value, torch.Tensor) else read
 
 
-def _with_consumers(graph: fx.Graph, inside: set[fx.Node], refused: dict[str, str]) -> set[fx.Node]:
-    """Several results (chunk, split) stay inside only if all that unpacks them does, and the reverse."""
-    changed = True
-    while changed:
-        changed = False
-        for node in list(inside):
-            several = isinstance(example(node), tuple | list)
-            unpacks = any(
-                isinstance(example(a), tuple | list) and a not in inside for a in node.all_input_nodes
-            )
-            if unpacks or (several and any(user not in inside for user in node.users)):
-                inside.discard(node)
-                changed = True
-    return inside
-
-
-def _refuse_shared_writes(
-    graph: fx.Graph, inside: set[fx.Node], storage: Memory, refused: dict[str, str]
-) -> None:
+def _refuse_shared_writes(graph: fx.Graph, inside: set[fx.Node], refused: dict[str, str]) -> None:
     """An operator that writes in place is lowered out of place: nobody else may see the tensor later."""
-    order = {node: k for k, node in enumerate(graph.nodes)}
+    storage, order = storage_roots(graph), {node: k for k, node in enumerate(graph.nodes)}
     for node in list(inside):
         written = mutates(node)
         if written is None:
             continue
-        if not node.users and storage.roots[written].op == "placeholder":
+        if not node.users and storage[written].op == "placeholder":
             inside.discard(node)
             refused[op_name(node)] = "is there for what it leaves in an input"
             continue
         for other in graph.nodes:
-            if other is node or not storage.shares(other, written):
+            if other is node or storage[other] is not storage[written]:
                 continue
             later = [u for u in other.users if order[u] > order[node]]
             if other is written or mutates(other) is not None:
                 # Readers of the tensor itself see the new value if they are lowered with it.
-                later = (
-                    [u for u in later if u not in inside or u.op == "output"]
-                    if order[other] <= order[node]
-                    else []
-                )
+                read = [u for u in later if u not in inside or u.op == "output"]
+                later = read if order[other] <= order[node] else []
             elif order[other] > order[node]:
                 continue
             if later:
@@ -220,7 +201,7 @@ def _refuse_shared_writes(
 def _depths(graph: fx.Graph, inside: set[fx.Node]) -> dict[fx.Node, int]:
     """Outside operators on the longest way to each node, also by memory: regions of one depth are convex."""
     depth: dict[fx.Node, int] = {}
-    storage, writers = memory(graph), list[fx.Node]()
+    storage, writers = storage_roots(graph), list[fx.Node]()
     for node in graph.nodes:
         before = [
             depth[a]
@@ -250,9 +231,9 @@ def _begins_anew(node: fx.Node, source: fx.Node, inside: set[fx.Node]) -> bool:
     return computed in inside and reads_often(node, source)
 
 
-def _shares_with(node: fx.Node, writer: fx.Node, storage: Memory) -> bool:
+def _shares_with(node: fx.Node, writer: fx.Node, storage: dict[fx.Node, fx.Node]) -> bool:
     """Tell whether a node is of, or reads, the memory that another writes."""
-    return any(storage.shares(a, writer) for a in [node, *node.all_input_nodes])
+    return any(storage[a] is storage[writer] for a in [node, *node.all_input_nodes])
 
 
 def _components(graph: fx.Graph, inside: set[fx.Node], depth: dict[fx.Node, int]) -> list[list[fx.Node]]:
@@ -271,7 +252,7 @@ def _components(graph: fx.Graph, inside: set[fx.Node], depth: dict[fx.Node, int]
         for a in node.all_input_nodes:
             if a in inside and depth[a] == depth[node]:
                 parent[root(node)] = root(a)
-            elif a not in inside and _is_read(a, node):
+            elif a not in inside and (is_computed(node) or bias_of(node) is a):  # its kernel reads it
                 first = readers.setdefault((a, depth[node]), node)
                 parent[root(node)] = root(first)
     groups: dict[fx.Node, list[fx.Node]] = {}
@@ -281,12 +262,7 @@ def _components(graph: fx.Graph, inside: set[fx.Node], depth: dict[fx.Node, int]
     return list(groups.values())
 
 
-def _is_read(source: fx.Node, node: fx.Node) -> bool:
-    """Tell whether a region's kernel reads an operator's input: of a convolution only its bias."""
-    return is_computed(node) or bias_of(node) is source
-
-
-def _trimmed(graph: fx.Graph, nodes: list[fx.Node], storage: Memory) -> list[list[fx.Node]]:
+def _trimmed(graph: fx.Graph, nodes: list[fx.Node]) -> list[list[fx.Node]]:
     """The parts left when views at the end, and views of inputs that others use too, are taken off."""
     trimmed = dict.fromkeys(nodes)
     changed = True
@@ -297,7 +273,8 @@ def _trimmed(graph: fx.Graph, nodes: list[fx.Node], storage: Memory) -> list[lis
             if (outside or not node.users) and is_free(node) and not _costs_nothing(node, trimmed):
                 del trimmed[node]
                 changed = True
-        if _drop_lone_unpacking(trimmed):
+        for node in _torn(trimmed):
+            del trimmed[node]
             changed = True
     return [c for c in _components(graph, set(trimmed), _depths(graph, set(trimmed))) if c]
 
@@ -314,17 +291,14 @@ def _costs_nothing(node: fx.Node, trimmed: dict[fx.Node, None]) -> bool:
     return not is_free(source) or _costs_nothing(source, trimmed)
 
 
-def _drop_lone_unpacking(trimmed: dict[fx.Node, None]) -> bool:
-    """Remove nodes of several results that are unpacked outside, and nodes that unpack outside results."""
-    gone = [
+def _torn(nodes: Collection[fx.Node]) -> list[fx.Node]:
+    """Nodes of several results (chunk, split) that others unpack, and nodes that unpack results of others."""
+    return [
         n
-        for n in trimmed
-        if (isinstance(example(n), tuple | list) and any(u not in trimmed for u in n.users))
-        or any(isinstance(example(a), tuple | list) and a not in trimmed for a in n.all_input_nodes)
+        for n in nodes
+        if (isinstance(example(n), tuple | list) and any(u not in nodes for u in n.users))
+        or any(isinstance(example(a), tuple | list) and a not in nodes for a in n.all_input_nodes)
     ]
-    for n in gone:
-        del trimmed[n]
-    return bool(gone)
 
 
 def make_region(graph: fx.Graph, nodes: list[fx.Node]) -> Region | None:

@@ -7,14 +7,14 @@ import keyword
 import math
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
 from passagent.evaluator.matching.unify import same_literal
-from passagent.expert.graph import ALL_CONVOLUTIONS, arguments, example, op_name, words
+from passagent.expert.graph import ALL_CONVOLUTIONS, argument, arguments, example, op_name, words
 from passagent.expert.lower.region import Parameter, Path, Region
 
 _INFIX = {
@@ -112,7 +112,7 @@ _INFERENCE = {"dropout": ("p", 1, 2), "batch_norm": ("momentum", 6, 5)}
 def unused_in_inference(node: fx.Node, path: Path) -> str | None:
     """The name of a number that nothing reads, whatever it is; None for any other."""
     name, place, training = _INFERENCE.get(op_name(node), ("", 0, 0))
-    is_training = node.args[training] if len(node.args) > training else node.kwargs.get("training")
+    is_training = argument(node, training, "training")
     is_it = bool(name) and path in {("args", place), ("kwargs", name)}
     return name if is_it and is_training is False else None
 
@@ -165,9 +165,21 @@ def _unique(stem: str, used: set[str]) -> str:
 
 def write_pattern(region: Region, taken: list[Parameter], named: dict[fx.Node, str]) -> list[str]:
     """The lines of `def pattern`."""
-    where = {(p.node, p.path): p.name for p in taken}
     arguments_ = [*(named[i] for i in region.inputs), *(p.name for p in taken)]
-    lines = [f"def pattern({', '.join(arguments_)}):"]
+    outputs = [named[o] for o in region.outputs]
+    return [
+        f"def pattern({', '.join(arguments_)}):",
+        *operator_lines(region, taken, named),
+        f"    return {outputs[0] if len(outputs) == 1 else '(' + ', '.join(outputs) + ')'}",
+    ]
+
+
+def operator_lines(
+    region: Region, taken: list[Parameter], named: dict[fx.Node, str], skipped: Sequence[fx.Node] = ()
+) -> list[str]:
+    """The region's operators, but for some, one a line."""
+    where = {(p.node, p.path): p.name for p in taken}
+    lines = []
     for position, node in enumerate(region.nodes):
 
         def leaf(path: Path, value: Any, position: int = position) -> str:
@@ -175,9 +187,8 @@ def write_pattern(region: Region, taken: list[Parameter], named: dict[fx.Node, s
                 return named[value]
             return where.get((position, path)) or literal(value)
 
-        lines.append(f"    {named[node]} = {call(node, leaf)}")
-    outputs = [named[o] for o in region.outputs]
-    lines.append(f"    return {outputs[0] if len(outputs) == 1 else '(' + ', '.join(outputs) + ')'}")
+        if node not in skipped:
+            lines.append(f"    {named[node]} = {call(node, leaf)}")
     return lines
 
 

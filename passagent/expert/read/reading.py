@@ -34,15 +34,12 @@ _META = torch.device("meta")
 def graphs(task: str) -> tuple[fx.Graph, ...]:
     """The graphs of a task's subgraphs (as on the CPU, whatever the target). Raises TaskError."""
     with _reading:
-        return tuple(map(_limited, load_task(task).subgraphs))
-
-
-def _limited(subgraph: Subgraph) -> fx.Graph:
-    """The graph; where products are the library's, its nodes say so."""
-    graph = graph_of(subgraph)
-    for node in graph.nodes if subgraph.compute_ops != ALLOWED else ():
-        node.meta["library_only"] = True
-    return graph
+        subgraphs = load_task(task).subgraphs
+        captured = tuple(map(graph_of, subgraphs))
+    for subgraph, graph in zip(subgraphs, captured, strict=True):
+        for node in graph.nodes if subgraph.compute_ops != ALLOWED else ():
+            node.meta["library_only"] = True  # products are the library's
+    return captured
 
 
 def graph_of(subgraph: Subgraph) -> fx.Graph:

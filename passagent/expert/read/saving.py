@@ -13,6 +13,7 @@ from passagent.expert.graph import (
     FREE_VIEWS,
     IDENTITIES,
     POOLS,
+    argument,
     example,
     is_free,
     mutates,
@@ -92,7 +93,7 @@ def reads_often(node: fx.Node, source: fx.Node) -> bool:
     if op_name(node) in CONVOLUTIONS:
         return True
     if op_name(node) in {"interpolate", "upsample"}:
-        mode = node.args[3] if len(node.args) > 3 else node.kwargs.get("mode")
+        mode = argument(node, 3, "mode")
         is_one = math.prod(example(source).shape[2:]) == 1
         return mode == "bilinear" and not is_one and example(node).numel() >= LARGE_IMAGE
     reads = _window(node)
@@ -103,6 +104,6 @@ def _window(node: fx.Node) -> int:
     """Elements of the windows of a pooling; 1 of any other operator."""
     if op_name(node) not in POOLS:
         return 1
-    size = node.args[1] if len(node.args) > 1 else node.kwargs.get("kernel_size")
+    size = argument(node, 1, "kernel_size")
     sides = size if isinstance(size, tuple | list) else [size] * int(op_name(node)[-2])
     return math.prod(n for n in sides if isinstance(n, int))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from passagent.expert.lower.expressions import Axis, Unsupported, parts
+from passagent.expert.lower.expressions import Axis
+from passagent.expert.lower.symbolic_sizes import Unsupported
 from passagent.expert.schedule.parts import HELD, NARROW, Group, Mono, Store
 from passagent.expert.schedule.schedule import Schedule
 
@@ -53,8 +54,7 @@ class Form:
 def block_form(schedule: Schedule, group: Group) -> Form:
     """The form for a group. Raises Unsupported where there is none, or one that leaves the device idle."""
     form = _form(schedule, group)
-    reduces = any(not isinstance(item, Store) for stage in group.stages for item in stage.items)
-    reduces = reduces or _scans(group)
+    reduces = bool(group.reductions) or _scans(group)
     rows = schedule.volume(form.rows)
     if group.tile is not None:
         rows *= -(-group.tile.size.hint // 64)
@@ -66,12 +66,11 @@ def block_form(schedule: Schedule, group: Group) -> Form:
 
 def _form(schedule: Schedule, group: Group) -> Form:
     tile, rows = group.tile, list(group.rows)
-    part = next((s.partial for stage in group.stages for s in stage.items if isinstance(s, Store)), None)
+    part = next((store.partial for store in group.stores), None)
     if part is not None:
         return _parted(schedule, group, schedule.axes(part[1]))
     looped = [s.loops for s in group.stages if s.loops]
-    stores = [item for stage in group.stages for item in stage.items if isinstance(item, Store)]
-    only_stores = len(stores) == sum(len(stage.items) for stage in group.stages) and not _scans(group)
+    stores, only_stores = group.stores, not group.reductions and not _scans(group)
     if tile is not None and only_stores and all(tile in schedule.store_axes(s) for s in stores):
         if not rows:
             odd = tile.size.hint % EVEN and tile.size.hint > BLOCKS
@@ -113,9 +112,7 @@ def _form(schedule: Schedule, group: Group) -> Form:
 
 def _scans(group: Group) -> bool:
     """Tell whether something runs along a row, which then is one program's."""
-    items = [item for stage in group.stages for item in stage.items]
-    exprs = [e for i in items for e in ([i.expr, *i.index] if isinstance(i, Store) else [i])]
-    return any(e.kind == "scan" for e in parts(*exprs))
+    return any(e.kind == "scan" for e in group.parts)
 
 
 def _parted(schedule: Schedule, group: Group, bound: frozenset[Axis]) -> Form:

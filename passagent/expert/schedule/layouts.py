@@ -12,12 +12,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 import torch
-from torch import fx
 
 from passagent.expert.graph import CONVOLUTIONS, HEAVY, example, op_name
 from passagent.expert.lower.expressions import Axis, Trace, Value, parts
 from passagent.expert.lower.region import Region
-from passagent.expert.schedule.parts import Address, Group, Store
+from passagent.expert.schedule.parts import Address, Group
 from passagent.expert.schedule.schedule import Schedule
 from passagent.kernels.layout import LONGEST, Order
 
@@ -32,15 +31,11 @@ def input_orders(regions: Sequence[Region]) -> list[Order]:
 
 def output_orders(regions: Sequence[Region]) -> list[Order]:
     """For each output the order in which eager's lies, on every device."""
-    if any(_device_decides(node) for node in regions[0].nodes):
-        return [()] * len(regions[0].outputs)
+    for node in regions[0].nodes:
+        lies = op_name(node) in CONVOLUTIONS and all(example(a).is_contiguous() for a in node.all_input_nodes)
+        if op_name(node) in {*DEVICE_DECIDES, *CONVOLUTIONS} and not lies:
+            return [()] * len(regions[0].outputs)
     return [memory_order([example(r.outputs[k]) for r in regions]) for k in range(len(regions[0].outputs))]
-
-
-def _device_decides(node: fx.Node) -> bool:
-    if op_name(node) in CONVOLUTIONS:
-        return not all(example(a).is_contiguous() for a in node.all_input_nodes)
-    return op_name(node) in DEVICE_DECIDES
 
 
 def memory_order(tensors: Sequence[torch.Tensor]) -> Order:
@@ -107,8 +102,7 @@ def reduces_again(schedule: Schedule) -> bool:
 
     def reduced(group: Group, computed: bool) -> set[int]:
         """Inputs under the reductions of a group that are read by computed indices, or those that are not."""
-        items = [item for stage in group.stages for item in stage.items if not isinstance(item, Store)]
-        loads = {e for e in parts(*items) if e.kind == "load"}
+        loads = {e for e in parts(*group.reductions) if e.kind == "load"}
         rests = {load: [e for e, _ in schedule.addresses[load].rest if e is not None] for load in loads}
         return {load.data for load, rest in rests.items() if bool(rest) == computed}
 
@@ -120,14 +114,10 @@ def windows_again(schedule: Schedule) -> bool:
     """Tell whether a group reduces another's windows, too, or more of them than registers hold."""
     holding = []
     for group in schedule.groups:
-        items = [item for stage in group.stages for item in stage.items]
-        exprs = [
-            e for item in items for e in ([item.expr, *item.index] if isinstance(item, Store) else [item])
-        ]
-        reads = Counter(e.data for e in parts(*exprs) if e.kind == "load" and schedule.addresses[e].rest)
+        reads = Counter(e.data for e in group.loads if schedule.addresses[e].rest)
         if any(times >= FREQUENT for times in reads.values()):
-            reduces = any(not isinstance(item, Store) for item in items)
-            holding.append(max(schedule.volume(stage.loops) for stage in group.stages) if reduces else 0)
+            held = max(schedule.volume(stage.loops) for stage in group.stages)
+            holding.append(held if group.reductions else 0)
     return max(holding, default=0) > (0 if len(holding) > 1 else MOST_HELD)
 
 

@@ -8,15 +8,15 @@ before. Nothing is added atomically, so that a result is the same in every run.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from passagent.expert.choices import Plan
-from passagent.expert.lower.expressions import ALONG, Axis, Expr, Size, Trace, Unsupported, Value, parts
+from passagent.expert.lower.expressions import ALONG, Axis, Expr, Trace, Value, parts
 from passagent.expert.lower.region import Lowered, deciding
+from passagent.expert.lower.symbolic_sizes import Unsupported
 from passagent.expert.schedule.block_axes import LONGEST, Form, block_form
-from passagent.expert.schedule.parts import Store
+from passagent.expert.schedule.parts import Store, volume
 from passagent.expert.schedule.schedule import Schedule
 from passagent.expert.write.cuda_grid import Work, launches
 from passagent.expert.write.wording import product
@@ -45,12 +45,12 @@ class Step:
 def steps(low: Lowered, plan: Plan, names: list[str]) -> Iterator[Step]:
     """The kernels before the last one, whose outputs then are inputs of what is left to `low`."""
     trace, stored, input_count = low.trace, set[Expr](), len(names)
-    low.outputs = [trace.refresh(value) for value in low.outputs]
-    low.written = {k: (trace.refresh(value), node) for k, (value, node) in low.written.items()}
+    low.outputs = [value.refresh() for value in low.outputs]
+    low.written = {k: (value.refresh(), node) for k, (value, node) in low.written.items()}
     while reduces := _long(low, stored):
         schedule = Schedule(trace, [], "cuda", _stores(trace, reduces))
         (stage,) = schedule.groups[0].stages
-        reduces = [reduces[s.out] for s in stage.items if isinstance(s, Store)]
+        reduces = [reduces[s.out] for s in stage.stores]
         stored |= set(reduces)
         if deciding(value.expr for value in _values(low)) & stored:
             trace.decisive = True  # the kernel of the parts would not show it
@@ -71,10 +71,9 @@ def steps(low: Lowered, plan: Plan, names: list[str]) -> Iterator[Step]:
         names += buffers
         new = {}
         for r in reduces:
-            axis = trace.axis(Size(number, f"s{len(trace.inputs)}[{len(rows)}]"))
-            new[r] = trace.make(
-                "reduce", (r.data[0], (axis,)), (_input(trace, [*rows, axis, *inner], r),), r.dtype
-            )
+            axis = trace.axis(trace.size(number, f"s{len(trace.inputs)}[{len(rows)}]"))
+            read = trace.read([*rows, axis, *inner], r.dtype)
+            new[r] = trace.make("reduce", (r.data[0], (axis,)), (read,), r.dtype)
         if _spread(low, reduces):
             axes = sorted(reduces[0].axes, key=lambda a: a.number)
             values = [Value([(a,) for a in axes], r) for r in new.values()]
@@ -83,7 +82,7 @@ def steps(low: Lowered, plan: Plan, names: list[str]) -> Iterator[Step]:
                 Schedule(trace, values, "cuda"), buffers, [trace.text(a.size) for a in axes], dtypes, limit
             )
             names += buffers
-            new = {r: _input(trace, axes, r) for r in reduces}
+            new = {r: trace.read(axes, r.dtype) for r in reduces}
         _replace(low, new)
 
 
@@ -106,15 +105,11 @@ def _long(low: Lowered, stored: set[Expr]) -> list[Expr]:
     for r in parts(*(value.expr for value in _values(low))):
         if r.kind != "reduce" or r in stored or any(e.kind in ALONG for e in parts(r.args[0])):
             continue
-        long, few = _volume(r.data[1]), _volume(r.axes)
+        long, few = volume(r.data[1]), volume(r.axes)
         worth = long > HIGH and few <= FEW_COLUMNS and long * few > LONGEST
         if worth and (not reduces or (r.axes, r.data[1]) == (reduces[0].axes, reduces[0].data[1])):
             reduces.append(r)
     return reduces
-
-
-def _volume(axes: Iterable[Axis]) -> int:
-    return math.prod(a.size.hint for a in axes)
 
 
 def _values(low: Lowered) -> list[Value]:
@@ -161,13 +156,6 @@ def _within(schedule: Schedule, axis: Axis) -> list[Axis]:
     """The axes that a merged one consists of, outermost first."""
     inner = [a for a, into in schedule.merged.items() if into is axis]
     return [b for a in inner for b in _within(schedule, a)] if inner else [axis]
-
-
-def _input(trace: Trace, axes: list[Axis], r: Expr) -> Expr:
-    """An element of one more input, which is row-major and holds what `r` would give."""
-    trace.inputs.append([a.size for a in axes])
-    trace.dtypes.append(r.dtype)
-    return trace.make("load", len(trace.inputs) - 1, tuple(trace.index(a) for a in axes), r.dtype)
 
 
 def _spread(low: Lowered, reduces: list[Expr]) -> bool:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
-from passagent.expert.lower.expressions import ALONG, Axis, Expr, Size, Trace, Unsupported, fixed, parts
+from passagent.expert.lower.expressions import ALONG, Axis, Expr, Trace, parts
+from passagent.expert.lower.symbolic_sizes import Size, Unsupported
 
 HELD = 16384
 """cuda: elements of a block that is reduced along its height, at most."""
@@ -52,6 +54,33 @@ class Stage:
     """Outer to inner."""
     items: list[Item]
 
+    @property
+    def stores(self) -> list[Store]:
+        return [item for item in self.items if isinstance(item, Store)]
+
+    @property
+    def reductions(self) -> list[Expr]:
+        return [item for item in self.items if isinstance(item, Expr)]
+
+    @property
+    def exprs(self) -> list[Expr]:
+        """What is stored, and the reductions."""
+        return [item.expr if isinstance(item, Store) else item for item in self.items]
+
+    @property
+    def bodies(self) -> list[Expr]:
+        """What is computed of each element: what is stored, and what is reduced."""
+        return [item.expr if isinstance(item, Store) else item.args[0] for item in self.items]
+
+    @cached_property
+    def values(self) -> set[Expr]:
+        """All that its loops compute."""
+        return {e for e in parts(*self.bodies, whole=_is_reduction) if not _is_reduction(e)}
+
+
+def _is_reduction(e: Expr) -> bool:
+    return e.kind == "reduce"
+
 
 @dataclass
 class Group:
@@ -60,14 +89,23 @@ class Group:
     """The innermost axis where it is split over rows in tiles, so that rows hold a run of it."""
     stages: list[Stage]
 
+    @property
+    def stores(self) -> list[Store]:
+        return [store for stage in self.stages for store in stage.stores]
 
-def without_units(trace: Trace, store: Store) -> Store:
-    """The store without axes of one index, along which no block or loop should run."""
-    zeros = {a: trace.integer(0) for a in store.axes if trace.text(a.size) == "1"}
-    if not zeros:
-        return store
-    index = [trace.substitute(i, zeros) for i in store.index]
-    return replace(store, index=index, expr=trace.substitute(store.expr, zeros))
+    @property
+    def reductions(self) -> list[Expr]:
+        return [reduction for stage in self.stages for reduction in stage.reductions]
+
+    @property
+    def parts(self) -> dict[Expr, None]:
+        """All expressions, those of the stores' indices, too."""
+        items = [item for stage in self.stages for item in stage.items]
+        return parts(*(e for i in items for e in ([i.expr, *i.index] if isinstance(i, Store) else [i])))
+
+    @property
+    def loads(self) -> list[Expr]:
+        return [e for e in self.parts if e.kind == "load"]
 
 
 def holds(expr: Expr, target: Expr, axis: Axis) -> bool:
@@ -79,17 +117,12 @@ def holds(expr: Expr, target: Expr, axis: Axis) -> bool:
     return any(axis in a.axes and holds(a, target, axis) for a in expr.args)
 
 
-def contains(expr: Expr, target: Expr) -> bool:
-    """Tell whether `target` is a part of `expr`."""
-    return expr is target or any(contains(a, target) for a in expr.args)
-
-
 def reduced(expr: Expr, target: Expr) -> bool:
     """Tell whether a reduction in `expr` reads `target`, or a scan with it needs whole rows."""
     if expr is target:
         return False
     if expr.kind == "reduce":
-        return contains(expr, target)
+        return target in parts(expr)
     if expr.kind == "scan":
         return True
     return any(reduced(a, target) for a in expr.args)
@@ -102,15 +135,16 @@ def lying_across(rows: Iterable[Axis], bound: frozenset[Axis], reads: list[dict[
     sector of its own. The order of the axes tells, unless as much lies along the rows: what is added to a
     convolution's patches, say.
     """
-    if len(bound) != 1 or _volume(bound) > HELD // NARROW:
+    if len(bound) != 1 or volume(bound) > HELD // NARROW:
         return None
-    most = max(map(_volume, reads), default=0)
-    large = [steps for steps in reads if 2 * _volume(steps) >= most and bound <= set(steps)]
+    most = max(map(volume, reads), default=0)
+    large = [steps for steps in reads if 2 * volume(steps) >= most and bound <= set(steps)]
     across = (a for a in rows if a.size.hint >= 2 * NARROW and any(steps.get(a) == 1 for steps in large))
     return next(across, None)
 
 
-def _volume(axes: Iterable[Axis]) -> int:
+def volume(axes: Iterable[Axis]) -> int:
+    """How many indices the axes have together, in the example."""
     return math.prod(axis.size.hint for axis in axes)
 
 
@@ -124,21 +158,18 @@ def settled(trace: Trace, store: Store) -> Store:
 
     Raises Unsupported where there is no such axis.
     """
-    store = without_units(trace, store)
-    return replace(store, index=[_placed(trace, i) for i in store.index], expr=_placed(trace, store.expr))
+    units = {a: trace.integer(0) for a in store.axes if str(a.size) == "1"}
+    index = [_placed(trace, trace.substitute(i, units)) for i in store.index]
+    return replace(store, index=index, expr=_placed(trace, trace.substitute(store.expr, units)))
 
 
 def _placed(trace: Trace, expr: Expr) -> Expr:
     while True:
-        scan = next((e for e in parts(expr) if e.kind == "scan" and e.args[1] is not _own(trace, e)), None)
+        scans = [e for e in parts(expr) if e.kind == "scan"]
+        scan = next((e for e in scans if e.args[1] is not trace.index(e.data[1][0])), None)
         if scan is None:
             return expr
         expr = trace.replace(expr, {scan: _along(trace, scan)})
-
-
-def _own(trace: Trace, scan: Expr) -> Expr:
-    (axis,) = scan.data[1]
-    return trace.index(axis)
 
 
 def _along(trace: Trace, scan: Expr) -> Expr:
@@ -146,19 +177,14 @@ def _along(trace: Trace, scan: Expr) -> Expr:
     if trace.text(axis.size) == "1":
         return trace.substitute(body, {axis: trace.integer(0)})
     free = next((a for a in index.axes if trace.text(a.size) == trace.text(axis.size)), axis)
-    here, back = trace.index(free), _from_the_end(trace, free, trace.index(free))
+    here, last = trace.index(free), trace.integer(free.size + -1)
+    back = last - here  # as `flip` writes it
     if index is here:
         along = trace.substitute(body, {axis: here})
     elif index is back:
         name = f"{name}_back"
         along = trace.substitute(body, {axis: back})
-        along = trace.replace(along, {_from_the_end(trace, free, back): here})
+        along = trace.replace(along, {last - back: here})
     else:
         raise Unsupported(name, "is read elsewhere than it is computed")
     return trace.make("scan", (name, (free,)), (along, here), scan.dtype)
-
-
-def _from_the_end(trace: Trace, axis: Axis, index: Expr) -> Expr:
-    """n - 1 - index, as `flip` writes it."""
-    last = trace.integer(trace.plus(axis.size, fixed(-1)))
-    return trace.add(last, trace.mul(trace.integer(-1), index))

@@ -13,8 +13,9 @@ from collections.abc import Iterable
 from itertools import permutations
 from typing import Any
 
-from passagent.expert.lower.expressions import Axis, Expr, Size, Trace, Unsupported, Value, parts
+from passagent.expert.lower.expressions import Axis, Expr, Trace, Value, parts
 from passagent.expert.lower.shapes import position
+from passagent.expert.lower.symbolic_sizes import Size, Unsupported
 from passagent.expert.schedule.parts import (
     Address,
     Group,
@@ -23,11 +24,11 @@ from passagent.expert.schedule.parts import (
     Stage,
     Store,
     bound_along,
-    contains,
     holds,
     lying_across,
     reduced,
     settled,
+    volume,
 )
 
 LONGEST_TURNED = 16384
@@ -36,6 +37,8 @@ LONGEST_TURNED = 16384
 
 class Schedule:
     """Outputs of a trace as groups; addresses and merged axes are looked up here."""
+
+    volume = staticmethod(volume)
 
     def __init__(
         self, trace: Trace, outputs: list[Value], target: str = "cpu", stores: Iterable[Store] = ()
@@ -56,8 +59,8 @@ class Schedule:
     def _stores(self, outputs: list[Value]) -> list[Store]:
         t, stores = self.trace, []
         for number, output in enumerate(outputs):
-            value = t.refresh(output)
-            sizes = t.shape(value)
+            value = output.refresh()
+            sizes = value.shape
             index = [position(t, d) for d in value.dims]
             stores += self._split(Store(number, index, sizes, t.resolve(value.expr)))
         return stores
@@ -73,13 +76,13 @@ class Schedule:
                 continue  # the rows that are reduced are held whole, and so are they stored
             stores = []
             for piece_axis, part, start in cat.pieces:
-                at = t.add(t.index(piece_axis), t.integer(start))
+                at = t.index(piece_axis) + start
                 new = t.replace(store.expr, {chosen: t.resolve(part)}, {axis.data: at})
                 index = [t.substitute(i, {axis.data: at}) for i in store.index]
                 stores += self._split(Store(store.out, index, store.sizes, new))
             return stores
         for cat in t.cats:
-            if self.target == "cpu" and contains(store.expr, t.resolve(cat.expr)):
+            if self.target == "cpu" and t.resolve(cat.expr) in parts(store.expr):
                 raise Unsupported("cat", "its elements would be chosen one by one in the loops")
         return [store]
 
@@ -218,7 +221,7 @@ class Schedule:
         return met
 
     def _join(self, a: Axis, b: Axis) -> None:
-        axis = self.trace.axis(self.trace.times([a.size, b.size]))
+        axis = self.trace.axis(a.size * b.size)
         self.merged[a] = self.merged[b] = axis
         for address in self.addresses.values():
             if b in address.terms:
@@ -227,9 +230,6 @@ class Schedule:
 
     def hint(self, mono: Mono) -> int:
         return mono[0] * math.prod(self.trace.hints.get(t, 1) for t in mono[1])
-
-    def volume(self, axes: Iterable[Axis]) -> int:
-        return math.prod(a.size.hint for a in axes)
 
     def _order(self) -> list[Axis]:
         """All axes, outermost first: as the largest access walks memory, the others fitted in.
@@ -363,11 +363,11 @@ class Schedule:
         work = {r: self.volume(self.axes(r.args[0].axes)) for r in reduces}
         most = max([*work.values(), *[self.volume(self.store_axes(s)) for s in stores]], default=1)
         needed = list(rows)
-        for r, volume in work.items():
+        for r, elements in work.items():
             free = self.axes(r.axes)
             for axis in [axis for axis in needed if axis not in free]:
                 times = -(-axis.size.hint // 512) if axis is tile else axis.size.hint
-                if times > 1 and volume * times > 0.4 * most:
+                if times > 1 and elements * times > 0.4 * most:
                     needed.remove(axis)
         return needed
 

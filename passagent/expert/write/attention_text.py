@@ -7,45 +7,26 @@ all keys are one block there is no loop, and the weights are rounded where eager
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from passagent.expert.choices import Plan
+from passagent.expert.graph import words
 from passagent.expert.lower.attention_lowering import Attention
-from passagent.expert.lower.call import HALVES
+from passagent.expert.lower.dtypes import HALVES
 from passagent.expert.lower.expressions import Axis, Expr, Value, parts
 from passagent.expert.schedule.schedule import Schedule
 from passagent.expert.write.cuda_text import within
 from passagent.expert.write.cuda_values import TritonValues
 from passagent.expert.write.wording import product
-from passagent.expert.write.writer import Part, TritonKernel, bare, closed
+from passagent.expert.write.writer import Part, TritonKernel, bare, closed, decoded, mentioned
 from passagent.kernels.layout import Order
 
 KIND = "attention"
 """The kind of its part."""
-_OWN = [
-    *[
-        "program",
-        "blocks",
-        "head",
-        "first",
-        "row",
-        "key",
-        "deep",
-        "wide",
-        "q",
-        "k",
-        "v",
-        "score",
-        "top",
-        "total",
-        "higher",
-        "base",
-        "shrunk",
-        "start",
-    ],
-    *(f"{side}_inside" for side in ("rows", "keys", "levels", "places", "deep", "wide")),
-]
+_OWN = words("""
+    program blocks head first row key deep wide q k v score top total higher base shrunk start rows_inside
+    keys_inside levels_inside places_inside deep_inside wide_inside
+""")
 """Names of the kernel's own."""
 LOG2E = "1.4426950408889634"
 
@@ -139,14 +120,14 @@ class AttentionText(TritonValues):
         """Write the axes' indices, made of the index over all of them, and the mask where it is inside."""
         size = " * ".join(self.axis_size(a) for a in axes) or "1"
         self.line(f"{mask} = {within(index, size, step)}")
-        rest = index
-        for position, axis in enumerate(reversed(axes)):
-            text, extent = rest, self.axis_size(axis)
-            if len(axes) > 1:
-                text = self.fresh(f"i{self.s.order.index(axis)}")
-                self.line(f"{text} = {rest}" if position == len(axes) - 1 else f"{text} = {rest} % {extent}")
-            rest = f"{rest} // {extent}" if position == 0 else f"({rest}) // {extent}"
-            self.places[axis], self.masks[axis] = text, mask
+        self.masks |= dict.fromkeys(axes, mask)
+        if len(axes) == 1:
+            self.places[axes[0]] = index
+            return
+        for axis in reversed(axes):
+            self.places[axis] = self.fresh(f"i{self.s.order.index(axis)}")
+        for name, text in decoded(index, [(self.places[a], self.axis_size(a)) for a in axes]):
+            self.line(f"{name} = {text}")
 
     def count(self, expr: Expr) -> None:
         """How often each value is asked for."""
@@ -224,15 +205,10 @@ class AttentionText(TritonValues):
         self.line(f"blocks = tl.cdiv({queries}, ROWS)")
         self.line("head = program // blocks")
         self.line("first = program % blocks * ROWS")
-        rest = "head"
-        for position, axis in enumerate(reversed(self.heads)):
-            self.places[axis] = name = f"i{self.s.order.index(axis)}"
-            if axis is self.heads[0]:
-                self.line(f"{name} = {rest}")
-                continue
-            extent = self.axis_size(axis)
-            self.line(f"{name} = {rest} % {extent}")
-            rest = f"{rest} // {extent}" if position == 0 else f"({rest}) // {extent}"
+        self.places |= {axis: f"i{self.s.order.index(axis)}" for axis in self.heads}
+        sizes = {axis: self.axis_size(axis) for axis in reversed(self.heads[1:])}
+        for name, text in decoded("head", [(self.places[a], sizes.get(a, "")) for a in self.heads]):
+            self.line(f"{name} = {text}")
         self.line("row = first + tl.arange(0, ROWS)[:, None]")
         self.line("deep = tl.arange(0, DEPTH)[None, :]")
         self.place(self.rows, "row", "ROWS", "rows_inside")
@@ -288,7 +264,7 @@ def attention_kernel(
 ) -> tuple[TritonKernel, list[str]]:
     """The kernel of an attention whose output lies in that order, and host expressions of its shape."""
     output = low.output
-    shape = [low.trace.text(size) for size in low.trace.shape(output)]
+    shape = list(map(str, output.shape))
     stored = Value([output.dims[d] for d in order], output.expr) if order else output
     schedule = Placed(low, stored)
     writer = AttentionText(low, schedule, name, names)
@@ -302,9 +278,9 @@ def attention_kernel(
     part.padded = {"DEPTH": writer.host(writer.deep), "WIDTH": writer.host(writer.width)}
     part.stages = stages
     part.each = {"half": f"{writer.generic}.dtype.itemsize", "float32": "4"}.get(low.query.dtype, "2")
-    texts = " ".join([*shape, *low.trace.guards, *writer.sizes, *host.values(), *part.padded.values()])
-    writer.params.update((p, None) for p in parameters if re.search(rf"\b{p}\b", texts))
+    texts = [*shape, *low.trace.guards, *writer.sizes, *host.values(), *part.padded.values()]
+    writer.params.update(dict.fromkeys(mentioned(parameters, texts)))
     arguments = [*names, *writer.params, "out", *writer.sizes.values()]
     source = part.text("triton.jit", [*arguments, *part.numbers("")])
     used = list(range(len(names)))
-    return TritonKernel(source, name, used, [0], list(writer.sizes), list(writer.params), [part]), shape
+    return TritonKernel(source, name, used, list(writer.sizes), list(writer.params), [part]), shape

@@ -6,9 +6,9 @@ come from another cache line. A band of rows is brought into a buffer that has t
 
 from __future__ import annotations
 
-from passagent.expert.lower.call import HALVES
+from passagent.expert.lower.dtypes import HALVES
 from passagent.expert.lower.expressions import Axis, Expr, parts
-from passagent.expert.schedule.parts import Address, Group, Stage, Store
+from passagent.expert.schedule.parts import Address, Group, Stage
 from passagent.expert.write.cpp_values import Scope, ValueWriter
 from passagent.expert.write.writer import cost
 
@@ -53,10 +53,8 @@ class BandWriter(ValueWriter):
             return
         row, addresses, other = group.rows[-1], dict[Expr | int, None](), set[Expr | int]()
         for stage in group.stages:
-            accesses: list[tuple[Expr | int, str]] = [
-                (e, e.dtype) for e in self.values(stage, set()) if e.kind == "load"
-            ]
-            accesses += [(id(s), s.expr.dtype) for s in stage.items if isinstance(s, Store)]
+            accesses: list[tuple[Expr | int, str]] = [(e, e.dtype) for e in stage.values if e.kind == "load"]
+            accesses += [(id(s), s.expr.dtype) for s in stage.stores]
             for key, dtype in accesses:
                 if self._across(self.s.addresses[key], dtype, row, stage, group):
                     addresses[key] = None
@@ -114,8 +112,7 @@ class BandWriter(ValueWriter):
             address = self.s.addresses[key]
             step = self.mono(address.terms[vector])
             if isinstance(key, int):
-                stored = [item for stage in group.stages for item in stage.items if isinstance(item, Store)]
-                number = next(store.out for store in stored if id(store) == key)
+                number = next(store.out for store in group.stores if id(store) == key)
                 place = self._place(self.outputs[number], address, group, vector)
                 after.append(f"turn_back({buffer}.data(), {width}, {count}, high, {place}, {step});")
             else:
@@ -153,10 +150,11 @@ class TableWriter(BandWriter):
         """Choose the tables of a group; the lines that fill them."""
         self.tables = {}
         rows = [*group.rows, *([group.tile] if group.tile else [])]
+        fewest = FEWEST_ROWS * (group.tile.size.hint if group.tile else 1)
         chosen: dict[Expr, Axis] = {}
         for stage in group.stages:
-            if len(stage.loops) == 1 and self.s.volume(rows) >= FEWEST_ROWS * self._tile_size(group):
-                self._choose(stage, chosen)
+            if len(stage.loops) == 1 and self.s.volume(rows) >= fewest:
+                chosen |= dict.fromkeys(self._tables_of(stage), stage.loops[0])
         loads = {e: _converted(e) for e in chosen}
         stems = {e: f"{self.names[load.data]}_table" if load else "table" for e, load in loads.items()}
         names = {e: self.fresh(stem) for e, stem in stems.items()}
@@ -164,29 +162,19 @@ class TableWriter(BandWriter):
         self.tables = names
         return lines
 
-    def _tile_size(self, group: Group) -> int:
-        return group.tile.size.hint if group.tile else 1
-
-    def _choose(self, stage: Stage, chosen: dict[Expr, Axis]) -> None:
+    def _tables_of(self, stage: Stage) -> list[Expr]:
+        """The largest values of a stage that depend on its axis alone and are worth a table."""
         axis = stage.loops[0]
-        visited: set[Expr] = set()
+        if self.is_short(axis) or axis.size.hint > LONGEST:
+            return []
 
-        def walk(e: Expr) -> None:
-            if e in visited or e.kind == "reduce":
-                return
-            visited.add(e)
-            if self.s.axes(e.every) == {axis} and e.dtype in {*HALVES, "float32"} and self._pays(e):
-                chosen[e] = axis
-                return
-            for a in e.args:
-                walk(a)
+        def pays(e: Expr) -> bool:
+            if self.s.axes(e.every) != {axis} or e.dtype not in {*HALVES, "float32"}:
+                return False
+            return cost(e) >= COSTLY or any(p.kind == "load" and p.dtype in HALVES for p in parts(e))
 
-        if not self.is_short(axis) and axis.size.hint <= LONGEST:
-            for item in stage.items:
-                walk(item.expr if isinstance(item, Store) else item.args[0])
-
-    def _pays(self, e: Expr) -> bool:
-        return cost(e, set()) >= COSTLY or _holds_halves(e)
+        values = parts(*stage.bodies, whole=lambda e: e.kind == "reduce" or pays(e))
+        return [e for e in values if e.kind != "reduce" and pays(e)]
 
     def _filled(self, e: Expr, axis: Axis, name: str) -> list[str]:
         """The loop that fills a table."""
@@ -225,10 +213,6 @@ class TableWriter(BandWriter):
     def nest(self, stage: Stage) -> list[str]:
         """Write the loops of a stage, as CppWriter.nest does."""
         raise NotImplementedError
-
-
-def _holds_halves(e: Expr) -> bool:
-    return any(part.kind == "load" and part.dtype in HALVES for part in parts(e))
 
 
 def _converted(e: Expr) -> Expr | None:

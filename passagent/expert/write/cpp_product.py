@@ -15,8 +15,8 @@ from torch import fx
 
 from passagent.expert.choices import Plan
 from passagent.expert.graph import example, op_name, operators
-from passagent.expert.lower.expressions import Unsupported
 from passagent.expert.lower.region import Region, Types, lower_region
+from passagent.expert.lower.symbolic_sizes import Unsupported
 from passagent.expert.read.fusible_regions import make_region
 from passagent.expert.schedule.layouts import stored
 from passagent.expert.write import cpp_text
@@ -175,7 +175,7 @@ def product_variant(region: Region, name: str, parameters: int, plan: Plan) -> V
         first="j < columns ? bias[begin + j] : 0.0f" if has_bias else "0.0f",
     )
     inputs = list(range(len(region.inputs)))
-    kernel = Kernel(source, name, inputs, [0], [rows, "s1[0]", "s1[1]"], [])
+    kernel = Kernel(source, name, inputs, [rows, "s1[0]", "s1[1]"], [])
     guards = [f"s0[{rank - 1}] == s1[1]", *(["s2[0] == s1[0]"] if has_bias else [])]
     shape = [*(f"s0[{d}]" for d in range(rank - 1)), "s1[0]"]
     ranks = (rank, 2, 1)[: len(inputs)]

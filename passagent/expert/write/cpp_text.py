@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
-from passagent.expert.lower.call import FLOATING, HALVES
-from passagent.expert.lower.expressions import Axis, Expr
+from passagent.expert.lower.dtypes import FLOATING, HALVES
+from passagent.expert.lower.expressions import Expr, parts
 from passagent.expert.schedule.parts import Group, Stage, Store
 from passagent.expert.write import cpp_bands
 from passagent.expert.write.cpp_bands import TableWriter
 from passagent.expert.write.cpp_values import Scope
-from passagent.expert.write.writer import Kernel, bare, cost, parenthesised, wrapped
+from passagent.expert.write.writer import Kernel, bare, cost, mentioned, parenthesised, wrapped
 
 HELPERS = """\
 // Rows of T as float: float32 in place, 16-bit types through a buffer.
@@ -46,13 +44,12 @@ class CppWriter(TableWriter):
         """
         alone = len(self.s.groups) == 1
         bodies = [*map(self.check, self.s.outside), *(self.group(g, alone) for g in self.s.groups)]
-        texts = " ".join([*(t for s in shapes for t in s), *self.s.trace.guards, *self.sizes])
-        for k in range(len(self.names)):
-            if k not in self.inputs and re.search(rf"\bs{k}\b", texts):
-                self.inputs[k] = self.s.trace.dtypes[k]
-        self.params.update((p, None) for p in parameters if re.search(rf"\b{p}\b", texts))
+        texts = [*(t for s in shapes for t in s), *self.s.trace.guards, *self.sizes]
+        for name in mentioned([f"s{k}" for k in range(len(self.names))], texts):
+            self.inputs.setdefault(int(name[1:]), self.s.trace.dtypes[int(name[1:])])
+        self.params.update(dict.fromkeys(mentioned(parameters, texts)))
         types = {store.out: store.expr.dtype for store in self.s.stores}
-        arguments = [f"const {self.ctype(d)}* {n}" for n, d in self.input_types()]
+        arguments = [f"const {self.ctype(d)}* {self.names[k]}" for k, d in sorted(self.inputs.items())]
         arguments += [f"{'int64_t' if n.startswith('size') else 'double'} {n}" for n in self.params]
         arguments += [f"{self.ctype(types[k])}* {n}" for k, n in enumerate(self.outputs)]
         arguments += [f"int64_t {n}" for n in self.sizes.values()]
@@ -66,16 +63,8 @@ class CppWriter(TableWriter):
         helpers += cpp_bands.HELPERS + "\n" if self.turns else ""
         helpers += CHOICE + "\n" if self.chooses else ""
         return Kernel(
-            (helpers + text + "\n"),
-            self.name,
-            sorted(self.inputs),
-            list(range(len(self.outputs))),
-            list(self.sizes),
-            list(self.params),
+            (helpers + text + "\n"), self.name, sorted(self.inputs), list(self.sizes), list(self.params)
         )
-
-    def input_types(self) -> list[tuple[str, str]]:
-        return [(self.names[k], self.inputs[k]) for k in sorted(self.inputs)]
 
     def check(self, outside: Expr) -> list[str]:
         """Return 1, before anything is written, where an index is out of range."""
@@ -93,8 +82,8 @@ class CppWriter(TableWriter):
         self.buffered: dict[Expr, str] = {}
         self.row_pointers: dict[str, str] = {}
         self.find_band(group)
-        parts = len(group.rows) + (group.tile is not None)
-        self.lone_row = group.rows[0] if parts == 1 and group.rows and self.band is None else None
+        levels = len(group.rows) + (group.tile is not None)
+        self.lone_row = group.rows[0] if levels == 1 and group.rows and self.band is None else None
         self.turns = self.turns or self.band is not None
         self.keeping, self.number = [set()], 0
         tables = self.find_tables(group)
@@ -111,7 +100,8 @@ class CppWriter(TableWriter):
             head.append(f"const int64_t tiles = ({n} + {self.plan.block - 1}) / {self.plan.block};")
             rows = [*rows, "tiles"]
         total = " * ".join(rows) or "1"
-        work = " * ".join(self.axis_size(a) for a in self._all(group)) or "1"
+        walks = ([*group.rows, *stage.loops] for stage in reversed(group.stages))
+        work = " * ".join(self.axis_size(a) for a in max(walks, key=self.s.volume, default=[])) or "1"
         inner = list(self.row.lines[0])
         for lines in stages:
             inner += lines
@@ -122,10 +112,7 @@ class CppWriter(TableWriter):
         parallel = bool(rows)
         if not parallel:
             body = [*self.declared(), *tables, *inner]
-            return [
-                *_indent(head),
-                *_indent(body if alone else ["{", *_indent(body), "}"]),
-            ]
+            return [*_indent(head), *_indent(body if alone else ["{", *_indent(body), "}"])]
         loop = ["for (int64_t row = 0; row < rows; ++row) {", *_indent(inner), "}"]
         head.append(f"const int64_t rows = {total};")
         condition = f"if ({work} > {self.plan.grain})"
@@ -148,14 +135,6 @@ class CppWriter(TableWriter):
         return [
             f"{t} {n}[{c}];" if c.isdigit() else f"std::vector<{t}> {n}({c});" for n, t, c in self.buffers
         ]
-
-    def _all(self, group: Group) -> list[Axis]:
-        best: list[Axis] = []
-        for stage in group.stages:
-            axes = [*group.rows, *stage.loops]
-            if self.s.volume(axes) >= self.s.volume(best):
-                best = axes
-        return best
 
     def decode(self, group: Group) -> list[str]:
         """The indices of a row from its number."""
@@ -183,31 +162,15 @@ class CppWriter(TableWriter):
         stage = group.stages[number]
         if not self.plan.keep or not stage.loops or self.s.volume(stage.loops) > 65536:
             return set()
-        here = self.values(stage, set())
-        chosen: set[Expr] = set()
+        vector, chosen = stage.loops[-1], set[Expr]()
+
+        def is_here(e: Expr) -> bool:
+            return e in stage.values and vector in self.s.axes(e.axes) and e.dtype in {*HALVES, "float32"}
+
         for later in group.stages[number + 1 :]:
-            if later.loops == stage.loops:
-                chosen |= self.highest(later, here, stage.loops[-1])
-        return chosen
-
-    def highest(self, stage: Stage, among: set[Expr], vector: Axis) -> set[Expr]:
-        """The largest expressions of a stage that are `among` others, vary along `vector`, and are costly."""
-        chosen: set[Expr] = set()
-        visited: set[Expr] = set()
-
-        def walk(e: Expr) -> None:
-            if e in visited or e.kind == "reduce":
-                return
-            visited.add(e)
-            if e in among and vector in self.s.axes(e.axes) and e.dtype in {*HALVES, "float32"}:
-                if cost(e, set()) >= self.plan.keep:
-                    chosen.add(e)
-                return
-            for a in e.args:
-                walk(a)
-
-        for item in stage.items:
-            walk(item.expr if isinstance(item, Store) else item.args[0])
+            if later.loops == stage.loops:  # the largest that both have
+                values = parts(*later.bodies, whole=lambda e: e.kind == "reduce" or is_here(e))
+                chosen |= {e for e in values if is_here(e) and cost(e) >= self.plan.keep}
         return chosen
 
     def stage(self, stage: Stage, number: int) -> list[str]:

@@ -7,34 +7,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from passagent.expert.lower.call import FLOATING, HALVES
-from passagent.expert.lower.expressions import Axis, Expr, Unsupported
+from passagent.expert.graph import words
+from passagent.expert.lower.dtypes import FLOATING, HALVES
+from passagent.expert.lower.expressions import Axis, Expr
+from passagent.expert.lower.symbolic_sizes import Unsupported
 from passagent.expert.schedule.parts import Address, Group
 from passagent.expert.write.writer import INFIX, Writer, bare, closed, parenthesised
 
 _PRELUDE = {"exp", "exp_added", "exp_below", "log10"}  # whose float32 form the prelude defines
 FUNCTIONS = {**dict.fromkeys(("exp", "exp_added", "exp_below"), "exp"), "abs": "fabs"}
-FUNCTIONS |= {
-    name: name
-    for name in [
-        "log",
-        "log2",
-        "log10",
-        "sqrt",
-        "sin",
-        "cos",
-        "tanh",
-        "erf",
-        "log1p",
-        "expm1",
-        "floor",
-        "ceil",
-        "rint",
-        "pow",
-        "fma",
-        "copysign",
-    ]
-}
+_SAME = words("log log2 log10 sqrt sin cos tanh erf log1p expm1 floor ceil rint pow fma copysign")
+FUNCTIONS |= {name: name for name in _SAME}
 _FORMS = {"neg": "-{0}", "not": "!{0}", "bits": "int64_t(__builtin_bit_cast(int32_t, {0}))"}
 _CALLED = frozenset(FUNCTIONS) - {"sqrt", "floor", "ceil", "rint", "abs", "fma", "copysign"}
 

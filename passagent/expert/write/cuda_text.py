@@ -6,19 +6,19 @@ vary along the lanes only are (1, BLOCK), values of a row (ROWS, 1).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from passagent.expert.choices import Plan
-from passagent.expert.lower.call import HALVES
-from passagent.expert.lower.expressions import Axis, Expr, Unsupported, parts
+from passagent.expert.lower.dtypes import HALVES
+from passagent.expert.lower.expressions import Axis, Expr, parts
 from passagent.expert.lower.region import deciding
+from passagent.expert.lower.symbolic_sizes import Unsupported
 from passagent.expert.schedule.block_axes import block_form
 from passagent.expert.schedule.parts import Group, Stage, Store
 from passagent.expert.schedule.schedule import Schedule
 from passagent.expert.write.cuda_values import TYPES, TritonValues
 from passagent.expert.write.wording import product
-from passagent.expert.write.writer import Part, TritonKernel, bare, closed
+from passagent.expert.write.writer import Part, TritonKernel, bare, closed, decoded, mentioned
 
 IN_PLACE = "what writes in place"
 BYTES = {**dict.fromkeys(HALVES, 2), "float64": 8, "int64": 8, "int16": 2, "bool": 1, "int8": 1, "uint8": 1}
@@ -40,36 +40,23 @@ def generate(
     `shapes` are host expressions of the outputs' sizes: of the inputs and the pattern's `parameters` those
     that they or the guards name are arguments, too.
     """
-    parts, sizes, params = [], dict[str, str](), dict[str, None]()
+    written, sizes, params = list[Part](), dict[str, str](), dict[str, None]()
     inputs: dict[int, str] = {}
-    decisive = _decisive(schedule)
+    exprs = [e for store in schedule.stores for e in (store.expr, *store.index)]
+    decisive = {*parts(*exprs)} if schedule.trace.decisive else deciding(exprs)
     for number, group in enumerate(schedule.groups):
         own_name = name if len(schedule.groups) == 1 else f"{name}_part{number + 1}"
         writer = TritonWriter(schedule, own_name, names, outputs, Plan())
         writer.sizes, writer.params, writer.inputs, writer.decisive = sizes, params, inputs, decisive
-        parts.append(writer.part(group, alone=len(schedule.groups) == 1))
+        written.append(writer.part(group, alone=len(schedule.groups) == 1))
     texts = [*(t for s in shapes for t in s), *schedule.trace.guards, *sizes]
-    words = " ".join([*texts, *(t for p in parts for t in [*p.rows, p.lanes, p.height, p.limit])])
-    used = [
-        k for k in range(len(names)) if k in inputs or names[k] in outputs or re.search(rf"\bs{k}\b", words)
-    ]
-    params.update((p, None) for p in parameters if re.search(rf"\b{p}\b", words))
+    texts += [t for p in written for t in [*p.rows, p.lanes, p.height, p.limit]]
+    shapes_used = mentioned([f"s{k}" for k in range(len(names))], texts)
+    used = [k for k, n in enumerate(names) if k in inputs or n in outputs or f"s{k}" in shapes_used]
+    params.update(dict.fromkeys(mentioned(parameters, texts)))
     new_outputs = [name for name in outputs if name not in names]
     arguments = [*[names[k] for k in used], *params, *new_outputs, *sizes.values()]
-    return TritonKernel(
-        _source(name, parts, arguments),
-        name,
-        used,
-        list(range(len(outputs))),
-        list(sizes),
-        list(params),
-        parts,
-    )
-
-
-def _decisive(schedule: Schedule) -> set[Expr]:
-    exprs = [e for store in schedule.stores for e in (store.expr, *store.index)]
-    return set(parts(*exprs)) if schedule.trace.decisive else deciding(exprs)
+    return TritonKernel(_source(name, written, arguments), name, used, list(sizes), list(params), written)
 
 
 def _source(name: str, parts: list[Part], arguments: list[str]) -> str:
@@ -119,7 +106,7 @@ class TritonWriter(TritonValues):
         self.vector, self.cross, self.joined = form.vector, form.cross, form.joined
         self.unit = "(1,)" if form.kind == "flat" else "(1, 1)"
         halves = [k for k, dtype in enumerate(self.s.trace.dtypes) if dtype == "half"]
-        loaded = [e.data for e in self._loads(group) if e.dtype == "half"]
+        loaded = [e.data for e in group.loads if e.dtype == "half"]
         self.generic = next((self.names[k] for k in [*loaded, *halves]), None)
         self._check_in_place(group)
         self.prologue("tl.program_id(0)" if alone else "program")
@@ -140,7 +127,7 @@ class TritonWriter(TritonValues):
             self._moved(group),
         )
         tiled = group.tile is not None
-        loads = len(self._loads(group))
+        loads = len(group.loads)
         return Part(self.name, self.lines, rows, lanes, tiled, form.kind, height, form.limit, hints, loads)
 
     def _load_ahead(self, group: Group) -> None:
@@ -149,16 +136,13 @@ class TritonWriter(TritonValues):
         Indices come before what is read at them.
         """
         form, block = self.form, {self.vector, self.cross, *self.joined}
-        reduces = any(not isinstance(item, Store) for stage in group.stages for item in stage.items)
         along = self.joined or [a for a in (self.vector, self.cross) if a is not None]
         looped = form.swept is not None or any(a not in block for s in group.stages for a in s.loops)
-        if not reduces or looped or self.s.volume(along) > AHEAD:
+        if not group.reductions or looped or self.s.volume(along) > AHEAD:
             return
         for stage in group.stages:
             self.count_uses(stage)
-            own_values = self.values(stage, set())
-            exprs = [item.expr if isinstance(item, Store) else item for item in stage.items]
-            loads = [e for e in parts(*exprs) if e in own_values and e.kind == "load"]
+            loads = [e for e in parts(*stage.exprs) if e in stage.values and e.kind == "load"]
             for e in sorted(loads, key=lambda e: sum(part.kind == "load" for part in parts(e))):
                 if not any(part.kind == "reduce" for part in parts(e)):
                     self.emit(e, 0)
@@ -171,38 +155,26 @@ class TritonWriter(TritonValues):
 
     def _check_in_place(self, group: Group) -> None:
         """Raise Unsupported where an input is written that another program, or this one later, reads."""
-        everywhere = [e for other in self.s.groups for e in self._loads(other)]
-        for stage in group.stages:
-            for store in stage.items:
-                if not isinstance(store, Store) or self.outputs[store.out] not in self.names:
-                    continue
-                number = self.names.index(self.outputs[store.out])
-                loads = {e for e in everywhere if e.data == number}
-                readers = [s for s in group.stages if loads & self.values(s, set())]
-                elsewhere = len(self.s.groups) > 1 and any(
-                    e in loads for other in self.s.groups if other is not group for e in self._loads(other)
-                )
-                moved = any(self.s.addresses[e] != self.s.addresses[id(store)] for e in loads)
-                again = self.form.swept is not None and len(readers) > 1
-                if elsewhere or moved or again or not loads:
-                    raise Unsupported(IN_PLACE, "what it writes in place is read by other programs, too")
+        for store in group.stores:
+            if self.outputs[store.out] not in self.names:
+                continue
+            number = self.names.index(self.outputs[store.out])
+            loads = {e for other in self.s.groups for e in other.loads if e.data == number}
+            readers = [s for s in group.stages if loads & s.values]
+            elsewhere = any(loads & {*other.loads} for other in self.s.groups if other is not group)
+            moved = any(self.s.addresses[e] != self.s.addresses[id(store)] for e in loads)
+            again = self.form.swept is not None and len(readers) > 1
+            if elsewhere or moved or again or not loads:
+                raise Unsupported(IN_PLACE, "what it writes in place is read by other programs, too")
 
     def _moved(self, group: Group) -> int:
         """Bytes that a group reads and writes in the example."""
-        stores = [item for stage in group.stages for item in stage.items if isinstance(item, Store)]
-        read = sum(BYTES.get(e.dtype, 4) * self.s.volume(self.s.axes(e.axes)) for e in self._loads(group))
-        whole = [s for s in stores if s.partial is None]
+        read = sum(BYTES.get(e.dtype, 4) * self.s.volume(self.s.axes(e.axes)) for e in group.loads)
+        whole = [s for s in group.stores if s.partial is None]
         return read + sum(BYTES.get(s.expr.dtype, 4) * self.s.volume(self.s.store_axes(s)) for s in whole)
 
     def _host(self, axis: Axis) -> str:
         return self.s.trace.text(axis.size)
-
-    def _loads(self, group: Group) -> list[Expr]:
-        exprs: list[Expr] = []
-        for stage in group.stages:
-            for item in stage.items:
-                exprs += [item.expr, *item.index] if isinstance(item, Store) else [item]
-        return [e for e in parts(*exprs) if e.kind == "load"]
 
     def prologue(self, program: str) -> None:
         """Write which rows and lanes are the program's."""
@@ -226,10 +198,8 @@ class TritonWriter(TritonValues):
         rest = "row" if self.cross is None else program
         if rest == "row" and len(parts) == 1 and tile is None:
             self.lone_row, parts = form.rows[0], []
-        for position, (name, size) in enumerate(reversed(parts)):
-            last = position == len(parts) - 1
-            self.line(f"{name} = {rest}" if last else f"{name} = {rest} % {size}")
-            rest = f"{rest} // {size}" if position == 0 else f"({rest}) // {size}"
+        for name, text in decoded(rest, parts):
+            self.line(f"{name} = {text}")
         if tile is not None:
             self.line("lane = tile * BLOCK + tl.arange(0, BLOCK)[None, :]")
         elif self.vector is not None and form.kind != "long":
@@ -239,7 +209,8 @@ class TritonWriter(TritonValues):
         elif form.kind == "column":
             self.line("level = tl.arange(0, ROWS)[:, None]")
         self._bound(swept=False)
-        self._split_lane()
+        for name, text in decoded("lane", [(self.axis_name(a), self.axis_size(a)) for a in self.joined]):
+            self.line(f"{name} = {text}")
 
     def _bound(self, swept: bool) -> None:
         """Where a program's block holds elements: along its axes that are `swept`, or those that are not."""
@@ -264,46 +235,36 @@ class TritonWriter(TritonValues):
         axes = self.joined or ([self.vector] if self.vector is not None else [])
         return " * ".join(self.axis_size(a) for a in axes)
 
-    def _split_lane(self) -> None:
-        """The indices of axes that the lanes run over together."""
-        rest = "lane"
-        for position, axis in enumerate(reversed(self.joined)):
-            name, size = self.axis_name(axis), self.axis_size(axis)
-            self.line(f"{name} = {rest}" if position == len(self.joined) - 1 else f"{name} = {rest} % {size}")
-            rest = f"{rest} // {size}" if position == 0 else f"({rest}) // {size}"
-
     def stage_lines(self, stage: Stage) -> None:
         self.count_uses(stage)
         block = {self.vector, self.cross, *self.joined}
         outer = [a for a in stage.loops if a not in block]
         swept = self.form.swept if self.form.swept in stage.loops else None
-        plain = not outer and swept is None
-        starts: list[tuple[Expr, str, str]] = []
-        for item in stage.items:
-            if not isinstance(item, Store):
-                starts.append((item, *self.start(item, stage, [*outer, *([swept] if swept else [])])))
-        for _, target, initial in starts:
-            if not plain:
-                self.line(f"{target} = {initial}")
-        self.start_scans(stage, [*outer, *([swept] if swept else [])])
+        loops = [*outer, *([swept] if swept else [])]
+        for r in stage.reductions:
+            initial = self.start(r, stage, loops)
+            if loops:
+                self.line(f"{self.results[r]} = {initial}")
+        self.start_scans(stage, loops)
         for axis in outer:
             self.line(f"for {self.axis_name(axis)} in range({self.axis_size(axis)}):")
             self.indent += 1
         if swept is not None:
             self.sweep(swept)
-        if not plain:
+        if loops:
             self.scopes.append({})
         for item in stage.items:
             if isinstance(item, Store):
                 self.store_lines(item)
             else:
-                target = next(t for r, t, _ in starts if r is item)
-                self.reduce_lines(item, target, plain)
-        if not plain:
+                self.reduce_lines(item, plain=not loops)
+        if loops:
             self.scopes.pop()
         self.indent = 1
-        for r, target, _ in [] if plain else [start for start in starts if self.sides(start[0].data[1])]:
-            self.line(f"{target} = {self.reduced(r.data[0], r.data[1], target, r.dtype)}")
+        for r in stage.reductions if loops else ():
+            if self.sides(r.data[1]):
+                target = self.results[r]
+                self.line(f"{target} = {self.reduced(r.data[0], r.data[1], target, r.dtype)}")
 
     def sweep(self, axis: Axis) -> None:
         """A loop over the blocks of an axis that is too long for one."""
@@ -314,25 +275,24 @@ class TritonWriter(TritonValues):
         self.line(f"{name} = start + tl.arange(0, {step})[{other}]")
         self._bound(swept=True)
 
-    def start(self, r: Expr, stage: Stage, loops: list[Axis]) -> tuple[str, str]:
-        """The name of a reduction and its value before a loop."""
+    def start(self, r: Expr, stage: Stage, loops: list[Axis]) -> str:
+        """Name a reduction; its value before a loop."""
         name, bound = r.data
         bound_axes = self.s.axes(bound)
         free = [a for a in stage.loops if a not in bound_axes]
         if any(a in loops for a in free) or (self.joined and free):
             raise Unsupported("schedule", "a reduction that keeps an inner axis")
         stem = {"softmax_max": "top"}.get(name, name)
-        target = self.fresh(f"{stem}_v")
+        self.results[r] = self.fresh(f"{stem}_v")
         held = {*free, *bound_axes}  # each lane keeps its own, until the loop ends
         height = "ROWS" if self.cross is None or self.cross in held else "1"
         lanes = "BLOCK" if self.vector in held else "1"
         kind = self.vtype(r.dtype)
         dtype = {"float": "tl.float32", "double": "tl.float64", "int64_t": "tl.int64"}[kind]
-        self.results[r] = target
-        return target, f"tl.full(({height}, {lanes}), {neutral(name, kind)}, {dtype})"
+        return f"tl.full(({height}, {lanes}), {neutral(name, kind)}, {dtype})"
 
-    def reduce_lines(self, r: Expr, target: str, plain: bool) -> None:
-        name, bound = r.data
+    def reduce_lines(self, r: Expr, plain: bool) -> None:
+        (name, bound), target = r.data, self.results[r]
         body = self.masked(name, bound, self.emit(r.args[0], 0), r.dtype)
         if plain:
             return self.line(f"{target} = {self.reduced(name, bound, body, r.dtype)}")

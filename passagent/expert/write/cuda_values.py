@@ -7,10 +7,11 @@ from collections.abc import Iterable
 
 import torch
 
-from passagent.expert.lower.call import FLOATING, HALVES, INTEGERS
-from passagent.expert.lower.expressions import Axis, Expr, Unsupported, parts
+from passagent.expert.lower.dtypes import FLOATING, HALVES, INTEGERS
+from passagent.expert.lower.expressions import Axis, Expr, parts
+from passagent.expert.lower.symbolic_sizes import Unsupported
 from passagent.expert.schedule.block_axes import Form
-from passagent.expert.schedule.parts import Address, Group, Mono, Stage, Store
+from passagent.expert.schedule.parts import Address, Group, Mono, Stage
 from passagent.expert.write.writer import INFIX, Writer, bare, closed
 
 TYPES = {name: f"tl.{name}" for name in ("float32", "float64", *INTEGERS)} | {"bool": "tl.int1"}
@@ -134,10 +135,7 @@ class TritonValues(Writer):
 
     def in_one_stage(self, e: Expr) -> bool:
         """Tell whether only the current stage needs the value."""
-        count = 0
-        for stage in self.g.stages:
-            count += e in self.values(stage, set())
-        return count <= 1
+        return sum(e in stage.values for stage in self.g.stages) <= 1
 
     def count_uses(self, stage: Stage) -> None:
         self.buffered: dict[Expr, str] = {}
@@ -287,10 +285,8 @@ class TritonValues(Writer):
     def start_scans(self, stage: Stage, loops: list[Axis]) -> None:
         """Before its loops: what the stage's scans along them begin with."""
         self.carries = {}
-        own_values = self.values(stage, set())
-        exprs = [item.expr if isinstance(item, Store) else item for item in stage.items]
-        for e in parts(*exprs):
-            if e.kind == "scan" and e in own_values and (axis := self._scanned(e)) in loops:
+        for e in parts(*stage.exprs):
+            if e.kind == "scan" and e in stage.values and (axis := self._scanned(e)) in loops:
                 name, _, back = e.data[0].partition("_")
                 if loops != [axis]:
                     raise Unsupported(name, SEVERAL)

@@ -7,7 +7,7 @@ import json
 import operator
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,7 +28,6 @@ from passagent.expert.write.cuda_grid import helpers
 from passagent.expert.write.routes import (
     Route,
     Variant,
-    ViewRoute,
     accepted,
     alike,
     complaint,
@@ -46,7 +45,7 @@ from passagent.expert.write.routes import (
     tuple_text,
     with_made,
 )
-from passagent.expert.write.writer import TritonKernel
+from passagent.expert.write.writer import TritonKernel, mentioned
 
 
 @dataclass
@@ -68,43 +67,36 @@ def named(region: Region, family: Family) -> dict[str, Any]:
     return args
 
 
-def view_route(family: Family) -> ViewRoute:
+def view_route(family: Family) -> Route:
     """Views need no kernel: the wrapper takes them itself, without the operators that do nothing."""
     region, body = family.regions[0], view_lines(family)
     inputs = [family.names[i] for i in region.inputs]
-    return ViewRoute(identifier(region), inputs, used_in(family, body), body)
+    return Route(identifier(region), inputs, used_in(family, body), [], moves=body)
 
 
 def used_in(family: Family, lines: list[str]) -> list[str]:
     """Parameters of the pattern that the lines name."""
-    return [p.name for p in family.parameters if re.search(rf"\b{p.name}\b", "\n".join(lines))]
+    return mentioned([p.name for p in family.parameters], lines)
 
 
 def view_lines(family: Family) -> list[str]:
     """The operators of a region that computes nothing, without those that do nothing."""
     region, names = family.regions[0], dict(family.names)
-    where = {(p.node, p.path): p.name for p in family.parameters}
-    lines = []
-    for position, node in enumerate(region.nodes):
-        if does_nothing(node):
-            names[node] = names[node.all_input_nodes[0]]
-            continue
-
-        def leaf(path: Any, value: Any, position: int = position) -> str:
-            return (
-                names[value]
-                if isinstance(value, fx.Node)
-                else where.get((position, path)) or pattern_text.literal(value)
-            )
-
-        lines.append(f"    {names[node]} = {pattern_text.call(node, leaf)}")
-    outputs = [names[o] for o in region.outputs]
-    return [*lines, f"    return {', '.join(outputs)}"]
+    skipped = list(filter(does_nothing, region.nodes))
+    for node in skipped:
+        names[node] = names[node.all_input_nodes[0]]
+    lines = pattern_text.operator_lines(region, family.parameters, names, skipped)
+    return [*lines, f"    return {', '.join(names[o] for o in region.outputs)}"]
 
 
 def matching(families: Sequence[Family], graphs: Sequence[fx.Graph]) -> list[bool]:
     """Tell for each family whether its pass matches in a graph, after the passes before it."""
-    passes = [PlannedPass(str(number), "", _pattern(family)) for number, family in enumerate(families)]
+    passes = []
+    for number, family in enumerate(families):
+        text = "\n".join(write_pattern(family.regions[0], family.parameters, family.names))
+        names: dict[str, Any] = {"torch": torch, "operator": operator}
+        exec(text, names)
+        passes.append(PlannedPass(str(number), "", trace_pattern(names["pattern"], text, "pattern")))
     matches = [False] * len(passes)
     for graph in map(copy.deepcopy, graphs):
         for number, loaded in enumerate(passes):
@@ -112,14 +104,6 @@ def matching(families: Sequence[Family], graphs: Sequence[fx.Graph]) -> list[boo
                 replace_match(graph, loaded, match, replacement=_call)
                 matches[number] = True
     return matches
-
-
-def _pattern(family: Family) -> fx.Graph:
-    """The graph of the family's pattern, as the evaluator reads it."""
-    text = "\n".join(write_pattern(family.regions[0], family.parameters, family.names))
-    names: dict[str, Any] = {"torch": torch, "operator": operator}
-    exec(text, names)
-    return trace_pattern(names["pattern"], text, "pattern")
 
 
 def _call(bindings: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
@@ -148,8 +132,8 @@ def title(region: Region) -> str:
     return " + ".join(short if len(short) <= 6 else [*short[:3], "...", *short[-2:]])
 
 
-def kind(route: Route | ViewRoute) -> str:
-    if not isinstance(route, Route):
+def kind(route: Route) -> str:
+    if not route.variants:
         return "as views, without a kernel"
     most = 1 + max(len(v.before) for v in route.variants)
     return "in one kernel" if most == 1 else f"in {most} kernels"
@@ -164,10 +148,6 @@ def pass_name(name: str) -> str:
     return "Fuse" + "".join(w.capitalize() for w in name.removeprefix("fused_").split("_"))
 
 
-LinesOf = Callable[[Route, Any, str], list[str]]
-"""The text of a variant's kernel, as a function of that name that allocates its outputs."""
-
-
 def ways(route: Route) -> list[list[Variant]]:
     """Variants that one kernel, and those that run before it, may hold: its plan chooses among them."""
     by_key: dict[str, list[Variant]] = {}
@@ -180,7 +160,7 @@ def ways(route: Route) -> list[list[Variant]]:
 def _chain(route: Route, way: list[Variant], name: str) -> tuple[list[str], list[str]]:
     """(the kernels of a way, the lines that call them; the last is an expression)."""
     lines, calls, whole = [], [], with_made(route, way[0])
-    for last in zip(*[[*v.before, v] for v in way], strict=True):
+    for last in zip(*[v.chain for v in way], strict=True):
         intermediate = list(last[0].buffers)
         own_name = f"{name}_{intermediate[0]}" if intermediate else name
         part_route = replace(whole, variants=distinct([replace(v, before=[], limit="") for v in last]))
@@ -190,43 +170,34 @@ def _chain(route: Route, way: list[Variant], name: str) -> tuple[list[str], list
     return lines, calls
 
 
-def module_lines(
-    routes: Sequence[Route | ViewRoute], plan: Plan, entry: str, lines_of: LinesOf | None = None
-) -> list[str]:
-    """All kernels, and `entry`: the region's function; where there are several, a name chooses.
-
-    `lines_of` writes the kernel of a variant for another target than CUDA.
-    """
+def module_lines(routes: Sequence[Route], plan: Plan, entry: str, target: str) -> list[str]:
+    """All kernels, and `entry`: the region's function; where there are several, a name chooses."""
     calls: dict[str, list[list[str]]] = {}
     lines: list[str] = []
     for route in routes:
         name = f"_{route.name}_kernel"
         calls[route.name] = []
-        if isinstance(route, ViewRoute):
-            continue
         several = len(ways(route)) > 1
         for k, way in enumerate(ways(route)):
             own_name = f"{name}{k + 1}" if several else name
-            if lines_of is None:
+            if target == "cuda":
                 texts, called = _chain(route, way, own_name)
             else:
-                texts, called = (
-                    lines_of(route, way[0], own_name),
-                    [f"{own_name}({', '.join(kernel_arguments(route, way[0]))})"],
-                )
+                texts = cpp_kernel_lines(route, way[0], own_name)
+                called = [f"{own_name}({', '.join(kernel_arguments(route, way[0]))})"]
             lines += texts
             calls[route.name].append(called)
     lines = [*helpers("\n".join(lines), plan.block, plan.warps), *lines]
     if len(routes) == 1:
-        return [*lines, *_function(routes[0], calls[entry], entry, public=True)]
+        return [*lines, *entry_lines(routes[0], calls[entry], entry, public=True)]
     direct: dict[str, str] = {}
     for route in routes:
-        plain = not isinstance(route, Route) or not (route.moves or route.library or any(_returned(route)))
+        plain = not (route.moves or route.library or any(_returned(route)))
         if plain and len(calls[route.name]) == 1 == len(calls[route.name][0]):
             direct[route.name] = calls[route.name][0][0].partition("(")[0]
         else:
             direct[route.name] = f"_{route.name}"
-            lines += _function(route, calls[route.name], f"_{route.name}", public=False)
+            lines += entry_lines(route, calls[route.name], f"_{route.name}", public=False)
     lines += [
         "",
         "",
@@ -239,17 +210,12 @@ def module_lines(
     return [*lines, f"    return {list(direct.values())[-1]}(*args)"]
 
 
-def _function(route: Route | ViewRoute, calls: list[list[str]], entry: str, public: bool) -> list[str]:
-    if isinstance(route, ViewRoute):
-        head = ["", "", *(["@torch.fx.wrap"] if public else [])]
-        return [*head, f"def {entry}({', '.join([*route.inputs, *route.parameters])}):", *route.body]
-    return entry_lines(route, calls, entry, public)
-
-
 def entry_lines(route: Route, calls: list[list[str]], entry: str, public: bool) -> list[str]:
     """`def <entry>`: calls the kernels, or those of the first way that takes the shapes and dtypes."""
     lines = choice_lines(route, entry) if len(calls) > 1 else []
     head = ["", "", *(["@torch.fx.wrap"] if public else []), f"def {entry}({', '.join(accepted(route))}):"]
+    if not route.variants:
+        return [*head, *route.moves]
     body = [f"    {name} = {text}" for name, text in route.library.items()]
     if route.moves:
         body += [
@@ -341,7 +307,7 @@ def _plan(route: Route, v: Variant, name: str) -> list[str]:
     return [*lines, *body]
 
 
-def pass_files(routes: list[tuple[Family, Route | ViewRoute]], plan: Plan, target: str) -> dict[str, str]:
+def pass_files(routes: list[tuple[Family, Route]], plan: Plan, target: str) -> dict[str, str]:
     """The files of a candidate: a pass for each route, and a module of kernels where there are several."""
     counts = Counter[str]()
     for _, route in routes:
@@ -349,8 +315,7 @@ def pass_files(routes: list[tuple[Family, Route | ViewRoute]], plan: Plan, targe
         if counts[route.name] > 1:
             route.name = f"{route.name}_{counts[route.name]}"
     entry, is_single, files = routes[0][1].name, len(routes) == 1, dict[str, str]()
-    lines_of = None if target == "cuda" else cpp_kernel_lines
-    host = module_lines([route for _, route in routes], plan, entry, lines_of)
+    host = module_lines([route for _, route in routes], plan, entry, target)
     imports = ["import functools", ""] if any("@functools." in line for line in host) else []
     imports.append("import torch")
     if any(route.variants for _, route in routes):
@@ -373,8 +338,7 @@ def pass_files(routes: list[tuple[Family, Route | ViewRoute]], plan: Plan, targe
             own += ["import torch"] if "torch." in text else []
             own += ["", f"from {entry}_kernels import {entry}"]
         taken = [*(family.names[i] for i in family.regions[0].inputs), *(p.name for p in family.parameters)]
-        forwarded = accepted(route) if isinstance(route, Route) else [*route.inputs, *route.parameters]
-        forwarded = forwarded if is_single else [f'"{route.name}"', *forwarded]
+        forwarded = accepted(route) if is_single else [f'"{route.name}"', *accepted(route)]
         lines = [doc, "", *own, "", "", *pattern]
         lines += ["", "", f"def replacement_args({', '.join(taken)}):", f"    return {tuple_text(forwarded)}"]
         lines += [*(host if is_single else []), "", "", "def replacement_func():", f"    return {entry}"]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from passagent.expert.write.cuda_grid import grid, part_lines, part_numbers
 from passagent.expert.write.wording import before_divisions, conditions
-from passagent.expert.write.writer import Kernel, TritonKernel, spoken
+from passagent.expert.write.writer import Kernel, Part, TritonKernel, mentioned, spoken
 from passagent.kernels.layout import Order
 
 
@@ -45,16 +45,26 @@ class Variant:
     limit: str = ""
     """A host condition under which kernels before pay."""
 
+    @property
+    def parts(self) -> list[Part]:
+        """The parts of a kernel for CUDA."""
+        return self.kernel.parts if isinstance(self.kernel, TritonKernel) else []
+
+    @property
+    def chain(self) -> list[Variant]:
+        """It, and the variants before it, in the order in which they run."""
+        return [*self.before, self]
+
 
 @dataclass
 class Route:
-    """One pattern's way through the wrapper."""
+    """One pattern's way through the wrapper; without variants it is a way of views."""
 
     name: str
     inputs: list[str]
     parameters: list[str]
     variants: list[Variant]
-    orders: list[Order]
+    orders: list[Order] = field(default_factory=list)
     """How the inputs lie in memory."""
     moves: list[str] = field(default_factory=list)
     """Lines that do the region by eager's views and copies, where nothing is computed."""
@@ -64,23 +74,12 @@ class Route:
     """The region's arguments in each of the task's graphs: shapes of inputs, values of parameters."""
 
 
-@dataclass
-class ViewRoute:
-    """A pattern of views, which the wrapper takes itself."""
-
-    name: str
-    inputs: list[str]
-    parameters: list[str]
-    body: list[str]
-    variants: tuple[Variant, ...] = ()
-
-
 def distinct(variants: list[Variant]) -> list[Variant]:
     """The variants that differ in more than the 16-bit type that they are given."""
     by_key: dict[Any, Variant] = {}
     for v in variants:
         first = by_key.setdefault(_key(v), v)
-        for a, b in zip([*first.before, first], [*v.before, v], strict=True):
+        for a, b in zip(first.chain, v.chain, strict=True):
             a.generic_dtypes = tuple(sorted({*a.generic_dtypes, *b.generic_dtypes}))
     return list(by_key.values())
 
@@ -90,13 +89,11 @@ def _key(v: Variant) -> Any:
     return (v.kernel.source, description, *map(_key, v.before))
 
 
-def used_parameters(route: Route) -> list[str]:
-    variants = [w for v in route.variants for w in [*v.before, v]]
-    texts = " ".join(
-        [t for v in variants for t in [*v.guards, *v.kernel.sizes, v.limit]]
-        + [t for v in variants for s in v.shapes for t in s]
-    )
-    return [p for p in route.parameters if re.search(rf"\b{p}\b", texts)]
+def used_parameters(variants: Iterable[Variant], parameters: list[str]) -> list[str]:
+    """The pattern's parameters that guards, sizes and shapes name."""
+    every = [w for v in variants for w in v.chain]
+    texts = [t for v in every for t in [*v.guards, *v.kernel.sizes, v.limit]]
+    return mentioned(parameters, [*texts, *(t for v in every for s in v.shapes for t in s)])
 
 
 def order_text(route: Route, names: list[str]) -> str:
@@ -222,12 +219,7 @@ def taken(route: Route) -> list[str]:
         return kernel_arguments(route, route.variants[0])
     if not isinstance(route.variants[0].kernel, TritonKernel):
         return [*route.inputs, *route.parameters]
-    used = {
-        name
-        for v in route.variants
-        for w in [*v.before, v]
-        for name in kernel_arguments(with_made(route, v), w)
-    }
+    used = {n for v in route.variants for w in v.chain for n in kernel_arguments(with_made(route, v), w)}
     return [name for name in [*route.inputs, *route.parameters] if name in used]
 
 
@@ -252,15 +244,13 @@ def guards(v: Variant, inputs: range | list[int]) -> list[str]:
 def _blocks(v: Variant) -> list[str]:
     """The conditions that a program's block has elements: Triton has no empty one; masks need sizes above
     zero."""
-    if not isinstance(v.kernel, TritonKernel):
-        return []
-    parts = [part for part in v.kernel.parts if part.kind != "flat"]
+    parts = [part for part in v.parts if part.kind != "flat"]
     return conditions(f"{n} > 0" for p in parts for n in (p.lanes, p.height, *p.padded.values()) if n)
 
 
 def limits(v: Variant) -> list[str]:
     """Sizes for which a variant was written, where another serves as well."""
-    return [p.limit for p in v.kernel.parts if p.limit] if isinstance(v.kernel, TritonKernel) else []
+    return [p.limit for p in v.parts if p.limit]
 
 
 def complaint(entry: str, shapes: list[str], dtypes: Sequence[str] = ()) -> str:
@@ -272,17 +262,14 @@ def complaint(entry: str, shapes: list[str], dtypes: Sequence[str] = ()) -> str:
 def _shapes(route: Route) -> tuple[list[str], list[str]]:
     """The names in the plan of what a kernel's sizes depend on, and the values in the task's graphs."""
     used = [k for k, name in enumerate(route.inputs) if name in taken(route)]
-    texts = " ".join(text for v in route.variants for text in _size_texts(v))
-    parameters = [p for p in route.parameters if re.search(rf"\b{p}\b", texts)]
+    parts = [part for v in route.variants for part in v.parts]
+    texts = [t for v in route.variants for t in v.kernel.sizes]
+    texts += [t for p in parts for t in [*p.rows, p.lanes, p.height]]
+    parameters = mentioned(route.parameters, texts)
     names = [*(route.inputs[k] for k in used), *parameters]
     matching = [shapes for shapes in route.named if set(names) <= set(shapes)]
     values = [tuple_text([repr(shapes[name]) for name in names]) for shapes in matching]
     return [*(f"s{k}" for k in used), *parameters], list(dict.fromkeys(values))[:MOST_NAMED]
-
-
-def _size_texts(v: Variant) -> list[str]:
-    assert isinstance(v.kernel, TritonKernel)
-    return [*v.kernel.sizes, *(t for p in v.kernel.parts for t in [*p.rows, p.lanes, p.height])]
 
 
 def _plan(route: Route, kernel: str, numbers: list[str]) -> list[str]:
@@ -322,12 +309,11 @@ def alike(v: Variant, inputs: list[int]) -> list[str]:
 
 def _layout(route: Route, v: Variant, name: str, numbers: dict[str, str]) -> list[str]:
     """The lines that lay out a variant's parts and return the plan of the kernel `name`."""
-    kernel = v.kernel
-    assert isinstance(kernel, TritonKernel)
-    numbers = numbers | {f"n{k}": text for k, text in enumerate(kernel.sizes)}
+    parts = v.parts
+    numbers = numbers | {f"n{k}": text for k, text in enumerate(v.kernel.sizes)}
     lines, grids, warps = [], [], []
-    for k, part in enumerate(kernel.parts):
-        suffix = "" if len(kernel.parts) == 1 else str(k + 1)
+    for k, part in enumerate(parts):
+        suffix = "" if len(parts) == 1 else str(k + 1)
         lines += part_lines(part, suffix)
         numbers |= part_numbers(part, suffix)
         grids.append(grid(part, suffix))
@@ -335,7 +321,7 @@ def _layout(route: Route, v: Variant, name: str, numbers: dict[str, str]) -> lis
     if len(grids) > 1:
         numbers |= {f"programs{k + 1}": grid for k, grid in enumerate(grids[:-1])}
     outputs = ", ".join(f'"{name}": {made(route, v, k)}' for k, name in enumerate(output_names(v)))
-    stages = [part.stages for part in kernel.parts if part.stages]
+    stages = [part.stages for part in parts if part.stages]
     numbers |= {"num_stages": str(max(stages))} if stages else {}
     numbers["num_warps"] = warps[0] if len(warps) == 1 else f"max({', '.join(warps)})"
     sizes = [f'"{key}": {text}' for key, text in numbers.items() if _is_size(key)]

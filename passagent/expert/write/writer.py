@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 import textwrap
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from passagent.expert.choices import Plan
-from passagent.expert.lower.call import HALVES
-from passagent.expert.lower.expressions import Axis, Expr
+from passagent.expert.lower.dtypes import HALVES
+from passagent.expert.lower.expressions import Axis, Expr, parts
 from passagent.expert.schedule.parts import Mono, Stage, Store
 from passagent.expert.schedule.schedule import Schedule
 from passagent.expert.write import wording
@@ -32,7 +34,6 @@ class Kernel:
     source: str
     name: str
     inputs: list[int]
-    outputs: list[int]
     sizes: list[str]
     """Host expressions."""
     params: list[str]
@@ -144,17 +145,6 @@ class Writer:
         """Tell whether a reduction is NaN where an element is: a softmax is so without its maximum."""
         return name in ("max", "min") and self.vtype(dtype) != "int64_t"
 
-    def values(self, stage: Stage, values: set[Expr]) -> set[Expr]:
-        def walk(e: Expr) -> None:
-            if e not in values and e.kind != "reduce":
-                values.add(e)
-                for a in e.args:
-                    walk(a)
-
-        for item in stage.items:
-            walk(item.expr if isinstance(item, Store) else item.args[0])
-        return values
-
     def count_uses(self, stage: Stage) -> None:
         """How often each value is asked for in a stage: what is used once is written in place."""
         self.uses: dict[Expr, int] = {}
@@ -166,8 +156,8 @@ class Writer:
                 for a in e.args:
                     walk(a)
 
-        for item in stage.items:
-            walk(item.expr if isinstance(item, Store) else item.args[0])
+        for body in stage.bodies:
+            walk(body)
 
     def unrounded(self, store: Store) -> Expr:
         """A store to a 16-bit type rounds: what is only stored need not be rounded before."""
@@ -185,6 +175,21 @@ class Writer:
         return f"{index if closed(index) else f'({index})'} * {self.mono(mono)}"
 
 
+def mentioned(names: Iterable[str], texts: Iterable[str]) -> list[str]:
+    """The names that host expressions use."""
+    used = {word for text in texts for word in re.findall(r"\w+", text)}
+    return [name for name in names if name in used]
+
+
+def decoded(index: str, parts: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The indices, by name, that one index over all stands for; `parts`: their names and sizes."""
+    indices, rest = [], index
+    for position, (name, size) in enumerate(reversed(parts)):
+        indices.append((name, rest if position == len(parts) - 1 else f"{rest} % {size}"))
+        rest = f"{rest} // {size}" if position == 0 else f"({rest}) // {size}"
+    return indices
+
+
 def closed(text: str) -> bool:
     """Tell whether an operand needs no parentheses: a name, a number, a call, an element."""
     depth = 0
@@ -199,17 +204,15 @@ _COSTS = {"pow": 20, "tanh": 10, "erf": 10, "div": 3, "sqrt": 3}
 _COSTS |= dict.fromkeys(("exp", "exp_added", "exp_below", "log", "log1p", "expm1", "sin", "cos"), 8)
 
 
-def cost(e: Expr, visited: set[Expr]) -> int:
-    """Rough operations that computing `e` takes."""
-    if e in visited or e.kind in {"const", "size", "param", "axis", "reduce"}:
-        return 0
-    visited.add(e)
-    base = (
-        (2 if e.dtype in HALVES else 1)
-        if e.kind != "op" or e.data != "cast"
-        else (4 if e.dtype in HALVES else 0)
-    )
-    return _COSTS.get(e.data, base) + sum(cost(a, visited) for a in e.args) if e.kind == "op" else base
+def cost(expr: Expr) -> int:
+    """Rough operations that computing an expression takes."""
+    total = 0
+    for e in parts(expr, whole=lambda e: e.kind != "op"):
+        if e.kind == "op" and e.data == "cast":
+            total += 4 if e.dtype in HALVES else 0
+        elif e.kind not in {"const", "size", "param", "axis", "reduce"}:
+            total += _COSTS.get(e.data, 0) or (2 if e.dtype in HALVES else 1)
+    return total
 
 
 def parenthesised(text: str) -> str:
