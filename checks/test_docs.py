@@ -29,7 +29,7 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "examples").rglob("*.md")),
 ]
-WHOLE = ("README.md", "tutorial.md")
+WHOLE = (ROOT / "README.md", ROOT / "docs/tutorial.md")
 OURS = ("passagent", "sqlite-utils", "cp", "git", "pytest", "sed")
 """Programs that are run. Others (vllm, ollama, pip, ...) are people's own."""
 SEARCHES = ("passagent run ", "passagent fork ", "passagent optimize ")
@@ -134,7 +134,6 @@ def searches(page):
 @pytest.mark.parametrize("page", sorted(PAGES, key=searches), ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_commands_of_a_page_run_in_order(page, shell, begun, tmp_path):
     server, run = shell
-    is_whole = page.name in WHOLE
     todo = list(steps(page))
     if not any(name is None and as_run(text, server) for name, text in todo):
         pytest.skip("has no command of ours")
@@ -144,5 +143,5 @@ def test_the_commands_of_a_page_run_in_order(page, shell, begun, tmp_path):
         if name is not None:
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).write_text(text)
-        elif command := as_run(text, server, is_whole):
+        elif command := as_run(text, server, page in WHOLE):
             run(command, tmp_path)
