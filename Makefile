@@ -22,34 +22,35 @@ test-processors: $(VENV)/.installed-test
 docs: $(VENV)/.installed-docs
 	$(BIN)/mkdocs build --strict
 
-# Slow doors, each behind a target of its own.
+# Slow doors, each behind a target of its own. Half of the time of most goes by on one core.
+CHECK := $(BIN)/python -m pytest -n 2 --dist worksteal
 check-wheel: $(VENV)/.installed-test
-	$(BIN)/python -m pytest checks/test_wheel.py
+	$(CHECK) checks/test_wheel.py
 
 check-docs: $(VENV)/.installed-test
-	$(BIN)/python -m pytest checks/test_docs.py
+	$(CHECK) checks/test_docs.py
 
 check-site: $(VENV)/.installed-test
-	$(BIN)/python -m pytest checks/test_site.py
+	$(CHECK) checks/test_site.py
 
 # The page in a browser: Debian's chromium.
 check-web: $(VENV)/.installed-test
 	@command -v chromium >/dev/null || { echo "check-web needs a browser: apt-get install -y chromium"; exit 1; }
 	@command -v npm >/dev/null || { echo "check-web needs npm, for axe-core: apt-get install -y npm"; exit 1; }
-	$(BIN)/python -m pytest checks/test_page.py
+	$(CHECK) checks/test_page.py
 
 # Other people's tools, each in an environment of its own under .envs (checks/environments.py).
 check-exports: $(VENV)/.installed-test
-	$(BIN)/python -m pytest checks/test_rl.py checks/test_exports.py checks/test_distill.py
+	$(CHECK) checks/test_rl.py checks/test_exports.py checks/test_distill.py
 
 # Pools over machines: Ray in an environment of its own, HTTP workers in network namespaces (root, iproute2).
 check-cluster: $(VENV)/.installed-test
 	@command -v ip >/dev/null && [ $$(id -u) = 0 ] || { echo "check-cluster: needs root and the command ip; install iproute2"; exit 2; }
-	$(BIN)/python -m pytest checks/test_cluster.py
+	$(BIN)/python -m pytest -n 2 --dist loadgroup checks/test_cluster.py
 
 # Other people's MCP programs and a coding agent's command line; npm and Node come from .envs, too.
 check-mcp: $(VENV)/.installed-test
-	$(BIN)/python -m pytest checks/test_mcp.py
+	$(CHECK) checks/test_mcp.py
 
 # What `best` writes for other suites, read by flashinfer-bench's own classes.
 check-suites: $(VENV)/.installed-test
@@ -58,7 +59,7 @@ check-suites: $(VENV)/.installed-test
 # What takes long: tests marked so, many kills, Inductor's compiler.
 check-long: $(VENV)/.installed-test
 	$(PYTEST) -m long
-	$(BIN)/python -m pytest checks/test_collect.py checks/test_kills.py checks/test_inductor.py
+	$(CHECK) checks/test_collect.py checks/test_kills.py checks/test_inductor.py
 
 # Whole models of transformers and timm, extracted; in an environment that has them.
 check-models: $(VENV)/.installed-models

@@ -38,7 +38,7 @@ def python_of_models() -> str:
     sys.path.insert(0, str(ROOT / "checks"))
     from environments import python_of
 
-    return str(python_of("models", ours=True))
+    return str(python_of("models"))
 
 
 def optimized(python: str, work: Path, minutes: float) -> dict[str, Any]:

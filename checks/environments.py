@@ -1,8 +1,9 @@
 """Environments of the slow checks: tools whose requirements do not fit passagent's own, one each.
 
 `checks/environments/NAME.txt` holds the pinned requirements. `.envs/NAME` in the checkout is made of them
-once, and again when they change. The checkout's `passagent` can be imported there, without its dependencies
-unless they are asked for.
+once, and again when they change. The checkout's `passagent` can be imported there, and behind the
+environment's own packages what is installed for the one that asks (torch and the like), if it is for the
+same Python. Lines with options are pip's; `--no-compile` where most of the modules are never imported.
 """
 
 import fcntl
@@ -18,17 +19,16 @@ REQUIREMENTS = Path(__file__).with_name("environments")
 MINUTES = 20
 
 
-def python_of(name: str, least: tuple[int, int] | None = None, ours: bool = False) -> Path:
+def python_of(name: str, least: tuple[int, int] | None = None) -> Path:
     """The interpreter of the environment `name`, made if it is not there or its requirements changed.
 
-    `least`: the oldest Python that will do, such as (3, 12); without it, the one that asks. `ours`:
-    what is installed for the one that asks (torch and the like) can be imported there, too, behind the
-    environment's own packages. Raises FileNotFoundError where there is no such Python, CalledProcessError
-    where pip fails.
+    `least`: the oldest Python that will do, such as (3, 12); without it, the one that asks. Raises
+    FileNotFoundError where there is no such Python, CalledProcessError where pip fails.
     """
     text = (REQUIREMENTS / f"{name}.txt").read_text()
     base = find_python(least)
-    paths = [str(ROOT), *(path for path in sys.path if ours and path.endswith("site-packages"))]
+    is_same = base == Path(sys.executable)
+    paths = [str(ROOT), *(path for path in sys.path if is_same and path.endswith("site-packages"))]
     stamp = hashlib.sha256("\n".join([str(base), text, *paths]).encode()).hexdigest()
     place = ROOT / ".envs" / name
     place.parent.mkdir(exist_ok=True)
@@ -89,17 +89,14 @@ def _version(python: str) -> tuple[int, ...]:
 def _make(base: Path, place: Path, text: str, paths: list[str]) -> None:
     """Make the environment from nothing, with these directories at the end of its path."""
     shutil.rmtree(place, ignore_errors=True)
-    _run(base, "-m", "venv", place)
-    python = place / "bin/python"
-    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
-    install = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-    for torch in [line for line in lines if line.startswith("torch==")]:
-        _run(*install, torch)  # alone and first: what else needs torch is then content with this build
-    options = [word for line in lines if line.startswith("--") for word in line.split()]
-    packages = [line for line in lines if not line.startswith("--")]
-    _run(*install, *options, *packages)
+    _run(base, "-m", "venv", "--without-pip", place)
     (site,) = place.glob("lib/python3.*/site-packages")
     (site / "checkout.pth").write_text("\n".join(paths) + "\n")
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    options = [word for line in lines if line.startswith("--") for word in line.split()]
+    packages = [line for line in lines if not line.startswith("--")]
+    pip = (sys.executable, "-m", "pip", "--python", place / "bin/python", "--disable-pip-version-check")
+    _run(*pip, "install", "--quiet", *options, *packages)
 
 
 def _run(*command: str | Path) -> None:

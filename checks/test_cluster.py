@@ -40,25 +40,27 @@ from passagent.evaluator.service import pool  # noqa: E402
 ITERS = 30
 """Episodes of two nodes."""
 PATIENCE_S = 240.0
+one_after_another = pytest.mark.xdist_group("ray")  # each starts clusters
 
 
 @pytest.fixture(autouse=True)
-def _own_places(tmp_path, monkeypatch):
-    """No test waits for another program's measurements, here or in what it starts."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+def _stubs(tmp_path, monkeypatch):
+    """Stub referees and the model of `pool_search` take a moment for each answer."""
     monkeypatch.setenv("STUB_LOG", str(tmp_path / "evaluated.log"))
     monkeypatch.setenv("STUB_SECONDS", "0.1")
     monkeypatch.setenv("MODEL_SECONDS", "0.05")
 
 
-@pytest.fixture(scope="module")
-def local_tree(tmp_path_factory):
+@pytest.fixture
+def local_tree(once, monkeypatch):
     """The tree of the local pool."""
-    place = tmp_path_factory.mktemp("local")
-    os.environ["STUB_LOG"] = str(place / "log")
-    tiny_search.write_task(place / "task")
-    search(place / "task", place / "runs", "local").wait(PATIENCE_S)
-    return tree(place / "runs")
+
+    def make(place):
+        monkeypatch.setenv("STUB_LOG", str(place / "log"))
+        tiny_search.write_task(place / "task")
+        search(place / "task", place / "runs", "local").wait(PATIENCE_S)
+
+    return tree(once("local", make) / "runs")
 
 
 def search(task_path: Path, runs: Path, name: str) -> subprocess.Popen[str]:
@@ -89,7 +91,7 @@ def check_whole(runs: Path, expected) -> str:
 
 def on_ray(what: str, *words: object):
     """What ray_faults.py saw."""
-    program = [str(python_of("cluster", ours=True)), str(Path(__file__).with_name("ray_faults.py"))]
+    program = [str(python_of("cluster")), str(Path(__file__).with_name("ray_faults.py"))]
     found = subprocess.run(
         [*program, what, *map(str, words)],
         capture_output=True,
@@ -101,6 +103,7 @@ def on_ray(what: str, *words: object):
     return json.loads(found.stdout.splitlines()[-1])
 
 
+@one_after_another
 def test_a_run_on_ray_survives_the_loss_of_a_node(task, tmp_path, local_tree):
     found = on_ray("nodes", task, tmp_path / "runs", ITERS)
     said = check_whole(tmp_path / "runs", local_tree)
@@ -108,12 +111,14 @@ def test_a_run_on_ray_survives_the_loss_of_a_node(task, tmp_path, local_tree):
     assert "its node is gone" in said or "its actor died" in said, said[-3000:]
 
 
+@one_after_another
 def test_a_killed_driver_leaves_no_actor_and_is_gone_on_with(task, tmp_path, local_tree):
     found = on_ray("killed", task, tmp_path / "runs", ITERS)
     check_whole(tmp_path / "runs", local_tree)
     assert found == {"code": 0, "before": 3, "left": []}
 
 
+@one_after_another
 def test_four_gpus_are_four_devices_and_a_fifth_waits():
     found = on_ray("gpus")
     assert found["owners"] == 4
@@ -390,9 +395,10 @@ def test_what_a_silent_program_left_on_a_worker_ends(tmp_path, monkeypatch):
         assert offered.wait(60) == 0  # it drains
 
 
+@one_after_another
 def test_a_cluster_of_ray_start_that_asks_for_a_token(tmp_path, monkeypatch):
     """Ray asks for one where there is a token, as there is once Ray was started on a machine."""
-    python = Path(python_of("cluster", ours=True))
+    python = Path(python_of("cluster"))
     monkeypatch.setenv("HOME", str(tmp_path))
     place = tempfile.mkdtemp(prefix="ray", dir="/tmp")  # names of sockets are short
     monkeypatch.setenv("RAY_TMPDIR", place)

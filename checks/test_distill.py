@@ -70,21 +70,20 @@ def done(command, **more):
     return ended.stdout
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """The directory that run.sh leaves, run as a newcomer runs it: with `passagent` and `python` on PATH."""
-    place = tmp_path_factory.mktemp("distill")
+@pytest.fixture
+def made(once):
+    """The directory that run.sh leaves."""
+    return once("distill", run_recipe) / "out"
+
+
+def run_recipe(place):
+    """Run it as a newcomer does: with `passagent` and `python` on PATH."""
     (place / "bin").mkdir()
     program = place / "bin/passagent"  # the environment has passagent's modules, but not its program
     program.write_text('#!/bin/sh\nexec python -m passagent "$@"\n')
     program.chmod(0o755)
     path = os.pathsep.join([str(program.parent), str(python_of("trl").parent), os.environ["PATH"]])
-    locks = str(tmp_path_factory.mktemp("locks"))
-    done(
-        ["bash", RECIPE / "tiny/run.sh", place / "out"],
-        env=os.environ | {"PATH": path, "PASSAGENT_LEASES": locks},
-    )
-    return place / "out"
+    done(["bash", RECIPE / "tiny/run.sh", place / "out"], env=os.environ | {"PATH": path})
 
 
 def test_what_is_exported_is_in_order(made):

@@ -4,7 +4,8 @@ A block with a title is a file of that name, which is written when its turn come
 
 `make check-docs` runs this. Each page begins in a directory that holds one short run. What this machine
 cannot have is exchanged: the GPU for the CPU, a provider for a server on 127.0.0.1. Searches make two
-episodes on one graph of the task, and measure each candidate for a tenth of the time.
+episodes on one graph of the task, and measure each candidate for a tenth of the time; those of the pages
+WHOLE measure their best candidates again.
 """
 
 import os
@@ -28,8 +29,10 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "examples").rglob("*.md")),
 ]
+WHOLE = (ROOT / "README.md", ROOT / "docs/tutorial.md")
 OURS = ("passagent", "sqlite-utils", "cp", "git", "pytest", "sed")
 """Programs that are run. Others (vllm, ollama, pip, ...) are people's own."""
+SEARCHES = ("passagent run ", "passagent fork ", "passagent optimize ")
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"\n]+)")?\n(.*?)^```', re.S | re.M)
 ELSEWHERE = re.compile(r"https?://(?:127\.0\.0\.1|localhost|gateway\.example\.com)[:\d]*")
 
@@ -49,8 +52,11 @@ def fewer(iters):
     return f"--iters {min(2, int(iters[0].split()[1]))}"
 
 
-def as_run(printed, server):
-    """The command with what this machine cannot have exchanged; None if it is not ours to run."""
+def as_run(printed, server, is_whole=False):
+    """The command with what this machine cannot have exchanged; None if it is not ours to run.
+
+    `is_whole`: a search measures its finalists again.
+    """
     words = shlex.split(printed, comments=True)
     if words[0] not in OURS:
         return None
@@ -58,24 +64,27 @@ def as_run(printed, server):
     command = ELSEWHERE.sub(server.url, command)
     for name, value in {"TASK": "example:add_layer_norm", "RUN": "last", "NODE": "1", "EPISODE": "1"}.items():
         command = re.sub(rf"(?<![\w/.-]){name}(?![\w/.-])", value, command)
-    if words[:2] in (["passagent", "run"], ["passagent", "fork"], ["passagent", "optimize"]):
-        quick = " --set evaluator.budget_s=0.05" + ("" if "--iters" in command else " --iters 2")
+    if printed.startswith(SEARCHES):
+        quick = " --set evaluator.budget_s=0.05" + ("" if is_whole else " --set search.finalists=0")
+        quick += "" if "--iters" in command else " --iters 2"
         command, comment, rest = command.partition(" #")
         command += quick + comment + rest
     return command
 
 
-@pytest.fixture(scope="module")
-def resources(tmp_path_factory):
+@pytest.fixture(scope="session")
+def resources(once):
     """The example tasks with one graph each."""
-    top = tmp_path_factory.mktemp("resources")
-    shutil.copytree(ROOT / "examples", top / "examples")
-    for listing in top.glob("examples/tasks/*/graph_list.txt"):
-        listing.write_text(listing.read_text().splitlines()[0] + "\n")
-    return top
+
+    def make(top):
+        shutil.copytree(ROOT / "examples", top / "examples")
+        for listing in top.glob("examples/tasks/*/graph_list.txt"):
+            listing.write_text(listing.read_text().splitlines()[0] + "\n")
+
+    return once("resources", make)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def shell(resources, tmp_path_factory):
     """Run a command line in a directory; it must succeed, without a traceback."""
     with WireServer(paid_run.brain) as server:
@@ -109,15 +118,20 @@ def shell(resources, tmp_path_factory):
         yield server, run
 
 
-@pytest.fixture(scope="module")
-def begun(shell, tmp_path_factory):
+@pytest.fixture(scope="session")
+def begun(shell, once):
     """A runs directory with one finished run."""
-    here = tmp_path_factory.mktemp("begun")
-    shell[1](as_run("passagent run TASK --iters 2 --islands 1 --seed 3", shell[0]), here)
-    return here / "runs"
+    server, run = shell
+    command = as_run("passagent run TASK --iters 2 --islands 1 --seed 3", server)
+    return once("begun", lambda here: run(command, here)) / "runs"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def searches(page):
+    """How many searches a page shows: those with many begin first, so that all workers end together."""
+    return -sum(name is None and text.startswith(SEARCHES) for name, text in steps(page))
+
+
+@pytest.mark.parametrize("page", sorted(PAGES, key=searches), ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_commands_of_a_page_run_in_order(page, shell, begun, tmp_path):
     server, run = shell
     todo = list(steps(page))
@@ -129,5 +143,5 @@ def test_the_commands_of_a_page_run_in_order(page, shell, begun, tmp_path):
         if name is not None:
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).write_text(text)
-        elif command := as_run(text, server):
+        elif command := as_run(text, server, page in WHOLE):
             run(command, tmp_path)

@@ -10,7 +10,7 @@ import json
 import subprocess
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +31,22 @@ from passagent.store import Store, runs  # noqa: E402
 from passagent.store.trajectories import find_episode, trajectory  # noqa: E402
 
 KINDS = ("whole", "steps")
+Once = Callable[[str, Callable[[Path], object]], Path]
 
 
-@pytest.fixture(scope="module")
-def runs_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="session")
+def runs_dir(once: Once) -> Path:
     """A database with the episodes of real runs, none of which starts from what another one found."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PASSAGENT_LIBRARY", "off")
-        return episodes.build(tmp_path_factory.mktemp("database"))
+
+    def make(place: Path) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PASSAGENT_LIBRARY", "off")
+            assert episodes.build(place) == place / "runs"
+
+    return once("database", make) / "runs"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def examples(runs_dir: Path) -> dict[str, list[Example]]:
     """Whole episodes, and the steps that led to their nodes."""
     found: dict[str, list[Example]] = {kind: [] for kind in KINDS}
@@ -55,39 +60,38 @@ def examples(runs_dir: Path) -> dict[str, list[Example]]:
     return found
 
 
-@pytest.fixture(scope="module")
-def exported(
-    runs_dir: Path, examples: dict[str, list[Example]], tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    """A directory `KIND/FORMAT` for each kind of example and each format.
+@pytest.fixture(scope="session")
+def exported(runs_dir: Path, examples: dict[str, list[Example]], once: Once) -> Path:
+    """A directory `KIND/FORMAT` for each kind of example and each format."""
+    return once("exported", lambda place: export_all(runs_dir, examples["steps"], place))
 
-    The whole episodes are written by `passagent export`; of the steps it would choose the best ones only.
-    """
-    place = tmp_path_factory.mktemp("exported")
+
+def export_all(runs_dir: Path, examples: list[Example], place: Path) -> None:
+    """Write whole episodes by `passagent export`, and these steps, of which it would choose the best."""
     for made in FORMATS.values():
         options = {"format": made.name, "out": str(place / "whole" / made.name)}
         export([str(runs_dir)], **checked(ExportOptions, options))
         directory = place / "steps" / made.name
         directory.mkdir(parents=True)
         names: dict[str, None] = {}
-        for example in examples["steps"]:
+        for example in examples:
             for file_name, row in made.rows(example):
                 names[file_name] = None
                 with (directory / file_name).open("a", encoding="utf-8") as file:
                     file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
         for name, text in made.extra_files(list(names)).items():
             (directory / name).write_text(text)
-    return place
 
 
-def told_by(python: Path, script: str, *words: object) -> dict[str, Any]:
-    """What a script of exports/ tells in its last line."""
+def told_by(python: Path, script: str, *words: object) -> list[dict[str, Any]]:
+    """What a script of exports/ tells, result by result."""
     command = [str(python), str(ROOT / "checks/exports" / script), *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1800)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    result = json.loads(done.stdout.splitlines()[-1])
-    print(script, result["versions"])
-    return dict(result)
+    lines = [line.removeprefix("TOLD ") for line in done.stdout.splitlines() if line.startswith("TOLD ")]
+    results: list[dict[str, Any]] = [json.loads(line) for line in lines]
+    print(script, results[0]["versions"])
+    return results
 
 
 def optional(name: str, least: tuple[int, int] | None = None) -> Path:
@@ -137,28 +141,37 @@ def check_trained(
     assert not found
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_trl_trains_what_is_trained(kind: str, examples: dict[str, list[Example]], exported: Path) -> None:
-    directory = exported / kind / "trl"
-    told = told_by(python_of("trl"), "trl_loads.py", directory)
-    trained = told["trained"]
-    check_trained(examples[kind], directory, trained, ("messages", "prompt_completion"))
-    assert trained["both"] == [*trained["messages"], *trained["prompt_completion"]]
+def by_kind(
+    exported: Path, name: str, python: Path, script: str, *words: object
+) -> Iterator[tuple[Any, ...]]:
+    """Of each kind of example: the kind, its directory of the format `name`, and what the tool tells."""
+    directories = [exported / kind / name for kind in KINDS]
+    yield from zip(KINDS, directories, told_by(python, script, *words, *directories), strict=True)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_llamafactory_skips_nothing(kind: str, examples: dict[str, list[Example]], exported: Path) -> None:
-    directory = exported / kind / "llamafactory"
-    told = told_by(optional("llamafactory"), "llamafactory_loads.py", directory)
-    assert told["skipped"] == 0
-    trained = {name: [row["trained"] for row in rows] for name, rows in told["rows"].items()}
-    check_trained(examples[kind], directory, trained, ("train", "train_last"))
-    # no text is lost: all of the conversation is there, up to the last trained reply
+def test_trl_trains_what_is_trained(examples: dict[str, list[Example]], exported: Path) -> None:
+    for kind, directory, told in by_kind(exported, "trl", python_of("trl"), "trl_loads.py"):
+        trained = told["trained"]
+        check_trained(examples[kind], directory, trained, ("messages", "prompt_completion"))
+        assert trained["both"] == [*trained["messages"], *trained["prompt_completion"]]
+
+
+def test_llamafactory_skips_nothing(examples: dict[str, list[Example]], exported: Path) -> None:
+    python = optional("llamafactory")
+    for kind, directory, told in by_kind(exported, "llamafactory", python, "llamafactory_loads.py"):
+        assert told["skipped"] == 0
+        trained = {name: [row["trained"] for row in rows] for name, rows in told["rows"].items()}
+        check_trained(examples[kind], directory, trained, ("train", "train_last"))
+        check_texts(examples[kind], directory, told["rows"])
+
+
+def check_texts(chosen: list[Example], directory: Path, made: dict[str, list[dict[str, Any]]]) -> None:
+    """No text is lost: all of each conversation is there, up to the last trained reply."""
     longest: dict[str, str] = defaultdict(str)
-    for name, rows in told["rows"].items():
-        for row, made in zip(rows_of(directory, name), rows, strict=True):
-            longest[row["id"]] = max(longest[row["id"]], made["all"], key=len)
-    for example in examples[kind]:
+    for name, rows in made.items():
+        for row, read in zip(rows_of(directory, name), rows, strict=True):
+            longest[row["id"]] = max(longest[row["id"]], read["all"], key=len)
+    for example in chosen:
         last = max((place for place, turn in enumerate(example.turns) if turn.is_trained), default=-1)
         text = longest[example.id]
         for turn in example.turns[: last + 1]:
@@ -167,41 +180,38 @@ def test_llamafactory_skips_nothing(kind: str, examples: dict[str, list[Example]
             text = text[place:]
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_axolotl_trains_what_is_trained(
-    kind: str, examples: dict[str, list[Example]], exported: Path, template: Path
+    examples: dict[str, list[Example]], exported: Path, template: Path
 ) -> None:
-    directory = exported / kind / "axolotl"
-    told = told_by(optional("axolotl"), "axolotl_loads.py", directory, template)
-    rows = rows_of(directory, "train")
-    known = {example.id: example for example in examples[kind]}
-    assert (
-        len(rows) == len(told["trained"]) == sum(any(t.is_trained for t in e.turns) for e in known.values())
-    )
-    for row, texts in zip(rows, told["trained"], strict=True):
-        replies = [turn for turn in known[row["id"]].turns if turn.is_trained]
-        assert len(texts) == len(replies)
-        for text, turn in zip(texts, replies, strict=True):
-            # axolotl looks for where a turn differs from a placeholder: an empty thought is not trained
-            full = said(turn).removesuffix("\n")
-            least = full.removeprefix(
-                "<think>\n" if "reasoning_content" in turn.message else "<think>\n\n</think>\n\n"
-            )
-            assert full.endswith(text) and text.endswith(least), (text, full)
+    python = optional("axolotl")
+    for kind, directory, told in by_kind(exported, "axolotl", python, "axolotl_loads.py", template):
+        known = {example.id: example for example in examples[kind]}
+        is_trained = [any(turn.is_trained for turn in example.turns) for example in known.values()]
+        rows = rows_of(directory, "train")
+        assert len(rows) == len(told["trained"]) == sum(is_trained)
+        for row, texts in zip(rows, told["trained"], strict=True):
+            replies = [turn for turn in known[row["id"]].turns if turn.is_trained]
+            for text, turn in zip(texts, replies, strict=True):
+                # axolotl looks for where a turn differs from a placeholder: an empty thought is not trained
+                full = said(turn).removesuffix("\n")
+                least = full.removeprefix(
+                    "<think>\n" if "reasoning_content" in turn.message else "<think>\n\n</think>\n\n"
+                )
+                assert full.endswith(text) and text.endswith(least), (text, full)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def template() -> Path:
     """TRL's template of Qwen3, which writes a prefix of a conversation as it writes the whole."""
     (found,) = python_of("trl").parents[1].glob("lib/*/site-packages/trl/chat_templates/qwen3_training.jinja")
     return found
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_harbor_accepts_the_documents(kind: str, examples: dict[str, list[Example]], exported: Path) -> None:
-    told = told_by(optional("harbor", (3, 12)), "atif_validates.py", exported / kind / "atif")
-    assert told["errors"] == {}
-    assert told["count"] == len(examples[kind])
+def test_harbor_accepts_the_documents(examples: dict[str, list[Example]], exported: Path) -> None:
+    python = optional("harbor", (3, 12))
+    for kind, _, told in by_kind(exported, "atif", python, "atif_validates.py"):
+        assert told["errors"] == {}
+        assert told["count"] == len(examples[kind])
 
 
 def test_datasets_reads_the_parquet(exported: Path) -> None:
@@ -210,7 +220,7 @@ def test_datasets_reads_the_parquet(exported: Path) -> None:
     files = [exported / kind / made.name / name for made in tables for kind in KINDS for name in made.files]
     files = [path for path in files if path.exists()]
     assert len(files) > len(tables)
-    told = told_by(python_of("trl"), "parquet_loads.py", *files)
+    (told,) = told_by(python_of("trl"), "parquet_loads.py", *files)
     assert told["wrong"] == {}
     assert told["counts"] == {str(path): len(rows_of(path.parent, path.stem)) for path in files}
 

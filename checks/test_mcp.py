@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -74,9 +73,9 @@ def over_stdio(place, *more):
 
 
 @contextmanager
-def at_address(*command):
+def at_address(*command, cwd=None):
     """The address of a server that is started by `command`."""
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=cwd) as process:
         try:
             told = process.stderr.readline()
             assert "serving at" in told, told + process.stderr.read()
@@ -234,24 +233,25 @@ ARGUMENTS = {
 
 
 def test_the_inspector_calls_every_tool(programs, place):
-    def ask(*request):
-        patient = ("--connect-timeout", "120000")
-        command = ("mcp-inspector", "--cli", *words(place, "--trust-files"), *patient, *request)
-        return json.loads(run(programs, *command, cwd=place))
+    """It starts a server for a list and an evaluation, and asks one at an address for everything else."""
 
-    def use(name):
+    def ask(server, *request):
+        patient = ("--connect-timeout", "120000")
+        return json.loads(run(programs, "mcp-inspector", "--cli", *server, *patient, *request, cwd=place))
+
+    def use(server, name):
         pairs = [f"{key}={json.dumps(value)}" for key, value in ARGUMENTS[name].items()]
         options = [word for pair in pairs for word in ("--tool-arg", pair)]
-        return ask("--method", "tools/call", "--tool-name", name, *options)
+        answer = ask(server, "--method", "tools/call", "--tool-name", name, *options)
+        assert not answer.get("isError") and answer["structuredContent"], (name, answer)
 
-    assert (
-        {tool["name"] for tool in ask("--method", "tools/list")["tools"]} == SERVED.keys() == ARGUMENTS.keys()
-    )
-    assert not use("evaluate").get("isError")  # then there is a job to ask for
-    names = [name for name in ARGUMENTS if name != "evaluate"]
-    with ThreadPoolExecutor(3) as pool:
-        for name, answer in zip(names, pool.map(use, names), strict=True):
-            assert not answer.get("isError") and answer["structuredContent"], (name, answer)
+    started = words(place, "--trust-files")
+    listed = {tool["name"] for tool in ask(started, "--method", "tools/list")["tools"]}
+    assert listed == SERVED.keys() == ARGUMENTS.keys()
+    use(started, "evaluate")  # then there is a job to ask for
+    with at_address(*words(place, "--trust-files", "--http", "127.0.0.1:0"), cwd=place) as address:
+        for name in [name for name in ARGUMENTS if name != "evaluate"]:
+            use([address], name)
     with Store.open(place / "runs", create=False) as store:  # for the page, and `why`
         assert "what limits it:" in profiles_of(store, get_node(store, 1))[0].text
 

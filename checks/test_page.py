@@ -32,23 +32,22 @@ EVIL = "</script><script>alert(1)</script>\x1b[31m\u202e<img src=x onerror=alert
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _locks(tmp_path_factory):
-    """No search waits for another program's measurements; `passagent` is the checkout's."""
+def _path():
+    """`passagent` is the checkout's."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("locks")))
         patch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
         yield
 
 
 @pytest.fixture(scope="module")
-def chromium(_locks):
+def chromium(_path):
     with browser() as made:
         yield made
 
 
-@pytest.fixture(scope="module")
-def task(tmp_path_factory):
-    return tiny_search.write_task(tmp_path_factory.mktemp("task") / "task")
+@pytest.fixture
+def task(once):
+    return once("task", tiny_search.write_task)
 
 
 def search(task, runs_dir, iters, islands, seed=1):
@@ -57,10 +56,13 @@ def search(task, runs_dir, iters, islands, seed=1):
     subprocess.run([*map(str, command)], check=True, stdout=subprocess.DEVNULL)
 
 
-@pytest.fixture(scope="module")
-def finished(task, tmp_path_factory):
+@pytest.fixture
+def finished(task, once):
     """Two runs that are trials, one hostile candidate, and a benchmark."""
-    place = tmp_path_factory.mktemp("finished") / "runs"
+    return once("finished", lambda place: make_finished(task, place))
+
+
+def make_finished(task, place):
     search(task, place, 24, 4)
     search(task, place, 12, 2, seed=2)
     with Store.open(place) as store:
@@ -91,13 +93,15 @@ def finished(task, tmp_path_factory):
                           identity={"cpu": "a processor", "torch": "2"}, at="2026-01-01T00:00:00.000Z",
                           evaluation=judged)  # fmt: skip
                 file.write(json.dumps(row.model_dump(mode="json")) + "\n")
-    return place
 
 
-@pytest.fixture(scope="module")
-def many(task, tmp_path_factory):
+@pytest.fixture
+def many(task, once):
     """A run of 100,000 nodes: copies of those of a small one, nine more generations of them."""
-    place = tmp_path_factory.mktemp("many") / "runs"
+    return once("many", lambda place: make_many(task, place))
+
+
+def make_many(task, place):
     search(task, place, 100, 4)
     with Store.open(place) as store:
         made = len(nodes.of_run(store, runs.find_run(store, "last").id))
@@ -115,7 +119,6 @@ def many(task, tmp_path_factory):
             f"SELECT {', '.join(copied.get(name, name) for name in columns)} FROM copies, nodes",
             {"made": made, "copies": MANY // made},
         )
-    return place
 
 
 class Live:
@@ -324,11 +327,12 @@ def test_another_address_asks_for_the_token(chromium, finished):
             assert page.url == f"{local}/"
 
 
-def test_one_who_looks_changes_nothing(finished):
-    with served(finished) as at:
-        before = (finished / "passagent.db").read_bytes()
+def test_one_who_looks_changes_nothing(finished, tmp_path):
+    place = shutil.copytree(finished, tmp_path / "runs")
+    with served(place) as at:
+        before = (place / "passagent.db").read_bytes()
         for address in ("", "node/1", "hints"):
             assert answers(f"{at}/{address}") == 200
-        assert (finished / "passagent.db").read_bytes() == before
-    with Store.open(finished, create=False) as store:
+        assert (place / "passagent.db").read_bytes() == before
+    with Store.open(place, create=False) as store:
         assert not sessions.is_driven(store, runs.find_run(store, "last").id)

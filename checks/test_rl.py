@@ -39,11 +39,6 @@ def done(*command, **more):
     return ended.stdout
 
 
-@pytest.fixture(autouse=True)
-def _own_locks(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("PASSAGENT_LEASES", str(tmp_path_factory.mktemp("locks")))
-
-
 def test_grpo_takes_a_step_and_the_reward_is_what_eval_gives(tmp_path):
     task, candidate = tiny.write_task(tmp_path / "task"), tiny.candidate()
     asked = {"task": str(task), "files": candidate.files, "runs_dir": str(tmp_path / "runs")}

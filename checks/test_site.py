@@ -19,7 +19,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 @pytest.fixture(scope="module")
 def python():
     """The interpreter with the packages of the extra `docs`."""
-    return python_of("docs", ours=True)
+    return python_of("docs")
 
 
 def run(*command, cwd):

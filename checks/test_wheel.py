@@ -30,19 +30,20 @@ def done(*command, cwd, **more):
     return ended.stdout
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """An empty directory, and a function that runs the installed `passagent` there."""
-    top = tmp_path_factory.mktemp("user")
-    done(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", top, ROOT, cwd=top)
-    (wheel,) = top.glob("*.whl")
-    venv.create(top / "venv", with_pip=True)
-    pip = (top / "venv/bin/python", "-m", "pip", "install", "--quiet", "-c", ROOT / "constraints.txt")
-    done(*pip, "torch", cwd=top)
-    done(*pip, wheel, cwd=top)
-    here = top / "here"
-    here.mkdir()
-    return here, lambda *words: done(top / "venv/bin/passagent", *words, cwd=here)
+@pytest.fixture
+def programs(once):
+    """The directory of the programs of an environment that the wheel was installed into."""
+
+    def make(top):
+        done(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", top, ROOT, cwd=top)
+        (wheel,) = top.glob("*.whl")
+        venv.create(top / "venv")
+        python = top / "venv/bin/python"
+        pip = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile")
+        done(*pip, "-c", ROOT / "constraints.txt", wheel, cwd=top)
+        done(python, "-c", "import torch._dynamo", cwd=top)  # compiled once, not by five processes at a time
+
+    return once("wheel", make) / "venv/bin"
 
 
 SNIPPET = """
@@ -66,16 +67,17 @@ print(table)
 """
 
 
-def test_python_from_the_wheel(place, tmp_path):
-    here, _ = place
+def test_python_from_the_wheel(programs, tmp_path):
     (tmp_path / "snippet.py").write_text(SNIPPET)
-    said = done(here.parent / "venv/bin/python", "snippet.py", cwd=tmp_path)
+    said = done(programs / "python", "snippet.py", cwd=tmp_path)
     assert "bfloat16" in said and "run " not in said  # nothing but what the snippet prints
     assert {path.name for path in tmp_path.iterdir()} == {"snippet.py", "runs", "data"}
 
 
-def test_a_first_look_from_the_wheel(place):
-    here, passagent = place
+def test_a_first_look_from_the_wheel(programs, tmp_path):
+    def passagent(*words):
+        return done(programs / "passagent", *words, cwd=tmp_path)
+
     assert passagent("--version").startswith("passagent ")
     assert TASK.removeprefix("example:") in passagent("tasks", "list")
     passagent("run", TASK, "--iters", "2", "--islands", "1", *QUICK)
@@ -85,10 +87,10 @@ def test_a_first_look_from_the_wheel(place):
     plans = json.loads(passagent("eval", TASK, "--pass-dir", "x/plans.pass", "--json", *QUICK))
     assert (plans["status"], plans["plans"], plans["edited"]) == ("ok", found["plans"], [])
     assert found["status"] == "ok" and found["as_score"] > 0
-    (here / "found").mkdir()
-    (here / "x").rename(here / "found/add_layer_norm")
+    (tmp_path / "found").mkdir()
+    (tmp_path / "x").rename(tmp_path / "found/add_layer_norm")
     table = passagent("bench", TASK, "--compiler", "pass_dir", "--pass-dir", "found", "--json", *QUICK)
     assert json.loads(table)
     passagent("resume", "last", "--iters", "3")
     assert json.loads(passagent("show", "last", "--json"))
-    assert {path.name for path in here.iterdir()} == {"found", "runs"}
+    assert {path.name for path in tmp_path.iterdir()} == {"found", "runs"}

@@ -1,15 +1,12 @@
 """An episode whose process is killed -9 after every single step: nothing is asked, paid or evaluated twice.
 
-Also the program that is killed: `python tests/test_agent_killed.py run TASK RUNS_DIR` and `... resume
-RUNS_DIR` die as soon as they have stored one message, or one evaluated node.
+The processes that are killed die as soon as they have stored one message, or one evaluated node.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,15 +14,16 @@ from typing import Any
 
 import pytest
 import tiny_search
+from many import FORKS, forks  # noqa: F401
 
 from passagent.config import EvaluatorConfig
-from passagent.evaluator.judging import unrecorded
 from passagent.evaluator.result import Violation
 from passagent.search.setup import Parts
 from passagent.store import Store, nodes, runs
 from passagent.store.trajectories import Trajectory, find_episode, trajectory
 from passagent.tasks import load_task
 
+pytestmark = pytest.mark.usefixtures("forks")
 SETTINGS = tiny_search.settings(1, 1, 5) | {"search.reuse": False}
 
 
@@ -51,6 +49,8 @@ class Evaluator(tiny_search.FastEvaluator):
     async def evaluate(self, task_path: Path, candidate: Any, bar: float | None = None) -> Any:
         note(f"evaluation {candidate.key}")
         if any("import socket" in text for text in candidate.files.values()):
+            from passagent.evaluator.judging import unrecorded  # imports torch
+
             broken = Violation(rule="recording", file="Fused.py", line=1, message="no plan; write one")
             return unrecorded.refused(load_task(task_path), candidate, EvaluatorConfig(), [broken])
         return await super().evaluate(task_path, candidate)
@@ -83,10 +83,11 @@ def die_after_one_step() -> None:
     Store.transaction = transaction  # type: ignore[method-assign]
 
 
-def program() -> None:
+def child(environment: dict[str, str], verb: str, *words: str) -> None:
+    """`passagent run TASK` with a runs directory, or `passagent resume last`."""
     from passagent.cli import running
 
-    verb, *words = sys.argv[1:]
+    os.environ |= environment
     parts = Parts(Model(), Evaluator(), tiny_search.diagnose)
     if "DIE" in os.environ:
         die_after_one_step()
@@ -97,11 +98,13 @@ def program() -> None:
 
 
 def start(notes: Path, *words: object, die: bool) -> int:
+    """How a process ended that ran, or resumed, with these words."""
     environment = os.environ | {"NOTES": str(notes)} | ({"DIE": "1"} if die else {})
-    command = [sys.executable, __file__, *map(str, words)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode in (0, -signal.SIGKILL), done.stderr
-    return done.returncode
+    process = FORKS.Process(target=child, args=(dict(environment), *map(str, words)))
+    process.start()
+    process.join(300)
+    assert process.exitcode in (0, -signal.SIGKILL)
+    return process.exitcode
 
 
 def episode_of(runs_dir: Path) -> Trajectory:
@@ -171,7 +174,3 @@ def test_killed_with_evaluations_under_way(tmp_path: Path, monkeypatch: pytest.M
         assert f"status: {node.status}\nAS: {node.as_score:.4f}" in late[node.call_id]
     with Store.open(runs_dir) as store:
         assert runs.find_run(store, "last").evaluations == 2
-
-
-if __name__ == "__main__":
-    program()

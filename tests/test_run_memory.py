@@ -2,7 +2,10 @@
 
 import gzip
 import json
+import os
 import sqlite3
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,6 +64,32 @@ def searched(tmp_path: Path, task: Path, library: Path, teacher=None, **settings
         seeds = [nodes.get_files(store, one) for one in tiny_search.nodes_of(store, run.id, 0)]
         winner = finalists.winner(store, run.id)
         return run, prompts, seeds, nodes.get_files(store, winner) if winner else {}
+
+
+STARTED = """
+import subprocess, sys, tiny_search
+from passagent.config import load_config
+from passagent.search.setup import started
+from passagent.tasks import load_task
+
+def refuse(*words, **options):
+    raise AssertionError(words)
+
+assert "torch" not in sys.modules
+subprocess.run = refuse
+settings = tiny_search.settings(1, 1, 3) | {"experience.library": sys.argv[3], "search.expert_seeds": 1}
+with started(sys.argv[2], load_task(sys.argv[1]), load_config(None, settings), parts=tiny_search.parts()):
+    pass
+"""
+
+
+def test_a_run_that_needs_torch_hashes_its_task_without_another_process(tmp_path, path):
+    task = tiny_search.write_task(tmp_path / "task")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    words = [sys.executable, "-c", STARTED, task, tmp_path / "runs", path]
+    subprocess.run([*map(str, words)], env=environment, check=True)
+    with PassLibrary.open(path) as library:
+        assert library.task_hashes(load_task(task).key)
 
 
 def test_a_later_run_starts_from_what_an_earlier_one_found(tmp_path, path):

@@ -1,4 +1,4 @@
-"""`python axolotl_loads.py DIR TEMPLATE`: axolotl's chat_template strategy, as `axolotl.yaml` sets it up."""
+"""`python axolotl_loads.py TEMPLATE DIR...`: axolotl's chat_template strategy as `axolotl.yaml` has it."""
 
 import sys
 import tempfile
@@ -29,4 +29,5 @@ def main(place: Path, template: Path) -> None:
     )
 
 
-main(Path(sys.argv[1]), Path(sys.argv[2]))
+for word in sys.argv[2:]:
+    main(Path(word), Path(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""`python llamafactory_loads.py DIR`: LLaMA-Factory reads `dataset_info.json`, converts and tokenizes.
+"""`python llamafactory_loads.py DIR...`: LLaMA-Factory reads `dataset_info.json`, converts and tokenizes.
 
 Its module for pictures and sound imports torchaudio; a stub stands in for it, no text comes near it.
 """
@@ -63,4 +63,5 @@ def converted(place: Path, name: str, scratch: str):
     return [*_load_single_dataset(described, model, settings(place, overwrite_cache=True), training)]
 
 
-main(Path(sys.argv[1]))
+for word in sys.argv[1:]:
+    main(Path(word))

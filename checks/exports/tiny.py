@@ -89,6 +89,6 @@ def trained(tokens: Any, ids: list[int], labels: list[int]) -> list[str]:
 
 
 def tell(**result: Any) -> None:
-    """Give the result to the check: the last line of the output."""
-    print(f"\n{json.dumps(result)}")
+    """Give a result to the check: a line of its own."""
+    print(f"\nTOLD {json.dumps(result)}")
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""`python trl_loads.py DIR`: load an export for TRL as its documentation says, and do an optimiser step."""
+"""`python trl_loads.py DIR...`: load each export as TRL's documentation says, and do an optimiser step."""
 
 import sys
 import tempfile
@@ -72,4 +72,5 @@ def step(trainer):
     assert (weight.detach() != before).any()
 
 
-main(Path(sys.argv[1]))
+for word in sys.argv[1:]:
+    main(Path(word))

@@ -83,32 +83,35 @@ class Memory:
                     library.keep(replace(entry, operators=operators, device=device_name))
 
 
-def open_memory(config: Config, task: Task, runs_dir: Path) -> Memory | None:
-    """The library as a run of `task` sees it; None where it is off. Raises UsageError, also for `exclude`."""
+def open_memory(config: Config, task: Task, runs_dir: Path, needs_torch: bool = False) -> Memory | None:
+    """The library as a run of `task` sees it; None where it is off. Raises UsageError, also for `exclude`.
+
+    `needs_torch`: this process imports torch in any case.
+    """
     path = library_path(config.experience.library, runs_dir)
     if path is None:
         return None
     excluded: set[str] = set()
     for place in find_tasks(config.experience.exclude) if config.experience.exclude else []:
         other = load_task(place)
-        excluded |= Memory(path, other, known_hashes(path, other), frozenset(), config).marks
-    return Memory(path, task, known_hashes(path, task), frozenset(excluded), config)
+        excluded |= Memory(path, other, known_hashes(path, other, needs_torch), frozenset(), config).marks
+    return Memory(path, task, known_hashes(path, task, needs_torch), frozenset(excluded), config)
 
 
-def known_hashes(path: Path, task: Task) -> tuple[tuple[str, str] | None, ...]:
+def known_hashes(path: Path, task: Task, needs_torch: bool = False) -> tuple[tuple[str, str] | None, ...]:
     """Structure and instance of each of the task's subgraphs, computed once for each library."""
     with PassLibrary.open(path) as library:
         hashes = library.task_hashes(task.key)
         if hashes is None:
-            hashes = [text or "" for pair in _hashed(task) for text in (pair or ("", ""))]
+            hashes = [text or "" for pair in _hashed(task, needs_torch) for text in (pair or ("", ""))]
             library.keep_task(task.key, task.name, hashes)
     pairs = list(zip(hashes[::2], hashes[1::2], strict=True))
     return tuple(pair if all(pair) else None for pair in pairs)
 
 
-def _hashed(task: Task) -> list[tuple[str, str] | None]:
-    """The hashes, computed here if torch is there already, else in a process that imports it."""
-    if "torch" in sys.modules:
+def _hashed(task: Task, needs_torch: bool) -> list[tuple[str, str] | None]:
+    """The hashes, computed here if this process imports torch in any case, else in one that does."""
+    if needs_torch or "torch" in sys.modules:
         from passagent.tasks.extract.structural_hash import hashes_of
 
         return hashes_of(task)

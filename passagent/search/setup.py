@@ -40,7 +40,7 @@ from passagent.search.candidates import propose
 from passagent.search.controller import search
 from passagent.search.run_files import report, run_log
 from passagent.search.run_memory import open_memory
-from passagent.search.session import Evaluator, Session
+from passagent.search.session import EXPERT, Evaluator, Session
 from passagent.store import Node, Run, Store, episodes, nodes, runs, sessions
 from passagent.store.sessions import driven, resume_command
 from passagent.store.timeline import Follower
@@ -221,8 +221,10 @@ def started(
     """
     parts = _checked(config, task, parts or Parts())
     given_seed(config)
+    assert parts.model is not None
+    has_expert = config.search.expert_seeds > 0 or EXPERT in model_names(parts.model)
     with Store.open(runs_dir) as store:
-        memory = open_memory(config, task, store.runs_dir)
+        memory = open_memory(config, task, store.runs_dir, needs_torch=has_expert)
         seed = memory.seed() if memory else None
         with store.transaction():  # of two that begin at the same moment one makes the run
             equal = None if new else same_run(store, task, config)
