@@ -121,7 +121,7 @@ def times(sizes: Iterable[Size]) -> Size:
 
 
 class Sizes:
-    """What is known of sizes: which are equal, which are products, and what has to hold at run time."""
+    """Facts about sizes: which are equal, which are products, and what has to hold at run time."""
 
     def __init__(self) -> None:
         self._same: dict[str, str] = {}

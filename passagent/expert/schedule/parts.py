@@ -64,12 +64,12 @@ class Stage:
 
     @property
     def exprs(self) -> list[Expr]:
-        """What is stored, and the reductions."""
+        """All that is stored, and the reductions."""
         return [item.expr if isinstance(item, Store) else item for item in self.items]
 
     @property
     def bodies(self) -> list[Expr]:
-        """What is computed of each element: what is stored, and what is reduced."""
+        """All that is computed of each element: what is stored, and what is reduced."""
         return [item.expr if isinstance(item, Store) else item.args[0] for item in self.items]
 
     @cached_property
