@@ -78,6 +78,7 @@ def preload() -> None:
 def start(server: WireServer, out: Path, *words: object) -> multiprocessing.process.BaseProcess:
     """`passagent collect WORDS` in a process of its own."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI", "PASSAGENT"))}
+    kept["PASSAGENT_LIBRARY"] = "off"  # it hashes each task in a process that imports torch
     environment = kept | {"OPENAI_BASE_URL": f"{server.url}/v1"} | paid_run.SECRETS
     process = FORKS.Process(
         target=paid_run.child, args=(environment, str(out), ["collect", *map(str, words)])
