@@ -32,8 +32,8 @@ from passagent.evaluator.matching.loaded_passes import LoadedPass, load_passes  
 from passagent.evaluator.matching.rewrite import apply_passes  # noqa: E402
 from passagent.evaluator.result import Candidate  # noqa: E402
 from passagent.tasks import load_task  # noqa: E402
-from passagent.tasks.capture import load_module  # noqa: E402
 from passagent.tasks.inputs import make_inputs  # noqa: E402
+from passagent.tasks.module import load_module  # noqa: E402
 
 _passagent_imported = time.perf_counter()
 
