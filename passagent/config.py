@@ -176,6 +176,8 @@ class AgentConfig(_Section):
     """Earlier attempts shown to the model, relatives of the parent first, a line each."""
     knowledge: int = Field(2, ge=0)
     """Passages of the knowledge documents shown to the model."""
+    instruct: str | None = Field(None, max_length=4000)
+    """A person's words to the model, in the first message of each episode."""
 
 
 class SearchConfig(_Section):

@@ -190,11 +190,21 @@ class StoreOptions(TypedDict, total=False):
     runs_dir: RunsDir
 
 
-class ForkOptions(ModelOptions, StopOptions, SettingsOptions, PoolOptions, LibraryOptions, total=False):
+class InstructOptions(TypedDict, total=False):
+    """A person's words."""
+
+    instruct: Annotated[str | None, Option(key="agent.instruct")]
+
+
+class ForkOptions(
+    ModelOptions, StopOptions, SettingsOptions, PoolOptions, LibraryOptions, InstructOptions, total=False
+):
     """Options of a run that starts from a node of another one. What is not given is as in that one."""
 
 
-class ResumeOptions(StopOptions, SettingsOptions, StoreOptions, PoolOptions, LibraryOptions, total=False):
+class ResumeOptions(
+    StopOptions, SettingsOptions, StoreOptions, PoolOptions, LibraryOptions, InstructOptions, total=False
+):
     """Options of a run that goes on. What is not given is as it was."""
 
 

@@ -17,6 +17,7 @@ from passagent.config import EvaluatorConfig
 from passagent.deploy.loading import load_packages
 from passagent.deploy.package_writing import pack
 from passagent.deploy.rewriting import explain_model
+from passagent.errors import TaskError
 from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.result import MANIFEST, Candidate
 from passagent.plan import record as recording
@@ -25,7 +26,9 @@ from passagent.plan.facts import H100
 from passagent.plan.messages import Recorded
 from passagent.plan.model import Launch, OperatorCall
 from passagent.plan.show import recording_text
+from passagent.tasks import load_task
 from passagent.tasks.extract.model_capture import Model
+from passagent.tasks.reader import library_rule
 
 TASK = cases.TaskText(
     "y = torch.nn.functional.linear(in_0, in_1, in_2)\nz = torch.nn.functional.gelu(y)\nreturn (z,)",
@@ -237,10 +240,10 @@ def joined(recorder, two_linears, tmp_path_factory):
     return place / "package"
 
 
-def test_such_a_pass_is_right(two_linears):
-    with Referee(EvaluatorConfig(device="cpu", budget_s=0.05, library="all")) as referee:
-        result = referee.evaluate(two_linears, Candidate(JOINED_FILES))
-    assert result.status == "ok", result.error
+def test_such_a_pass_is_right(two_linears, referee):
+    said(two_linears, "all")
+    result = referee.evaluate(load_task(two_linears.path), Candidate(JOINED_FILES))
+    assert (result.status, result.protocol["library"]) == ("ok", "all"), result.error
 
 
 @pytest.mark.long
@@ -269,20 +272,33 @@ def test_it_trains(joined):
     torch.testing.assert_close(torch.autograd.grad(compiled(x).sum(), [model.w, model.v]), expected)
 
 
-@pytest.mark.parametrize(
-    ("said", "chosen", "status"),
-    [("all", None, "ok"), (None, None, "refused"), (None, "all", "ok"), ("all", "none", "refused")],
-)
-def test_the_task_s_rule_or_the_chosen_one_decides(said, chosen, status, tmp_path):
+def said(task, word):
+    """Have the task say which operators a pass may call."""
+    (task.subgraphs[0].path / "graph_net.json").write_text(json.dumps({"library": word}))
+
+
+@pytest.fixture(scope="module")
+def referee():
+    with Referee(EvaluatorConfig(device="cpu", budget_s=0.05)) as referee:
+        yield referee
+
+
+def test_a_task_that_says_nothing_leaves_computing_to_kernels(referee, tmp_path):
     task = cases.write_task(tmp_path / "task", TASK)
-    if said:
-        (task.subgraphs[0].path / "graph_net.json").write_text(json.dumps({"library": said}))
-    config = EvaluatorConfig(device="cpu", budget_s=0.05, library=chosen)
-    with Referee(config) as referee:
-        result = referee.evaluate(task, candidate(EAGER_S))
-    assert (result.status, result.protocol["library"]) == (status, chosen or said or "none")
-    if status == "refused":
-        assert "aten.addmm computes in host code; compute it in a kernel" in result.violations[0].message
+    result = referee.evaluate(task, candidate(EAGER_S))
+    assert (result.status, result.protocol["library"]) == ("refused", "none")
+    assert "aten.addmm computes in host code; compute it in a kernel" in result.violations[0].message
+
+
+def test_the_chosen_rule_comes_before_the_task_s(tmp_path):
+    task = cases.write_task(tmp_path / "task", TASK)
+    assert [library_rule(chosen, task.subgraphs) for chosen in (None, "all")] == ["none", "all"]
+    said(task, "all")
+    task = load_task(task.path)
+    assert [library_rule(chosen, task.subgraphs) for chosen in (None, "none")] == ["all", "none"]
+    said(task, "some")
+    with pytest.raises(TaskError, match="library is 'some'; write none or all"):
+        library_rule(None, load_task(task.path).subgraphs)
 
 
 def test_a_recording_that_calls_in_spite_of_the_rule_is_refused(tmp_path, record):

@@ -546,7 +546,8 @@ def test_fork_starts_a_run_from_a_node(call, copy, place, capsys):
         files = nodes.get_files(store, node)
     before = rows_of(copy, old.id)
     settings = {"search.iters": 6, "search.islands": 3, "search.explore": 0.0}
-    running.fork(old.id, node.id, {"settings": settings}, str(copy), True, tiny_search.parts())
+    options = {"settings": settings, "instruct": "Read each input once."}
+    running.fork(old.id, node.id, options, str(copy), True, tiny_search.parts())
     out, err = capsys.readouterr()
     new = json.loads(out)["run"]
     assert f"run {new} starts from node {node.id} of run {old.id}" in err
@@ -566,6 +567,10 @@ def test_fork_starts_a_run_from_a_node(call, copy, place, capsys):
     assert {row["parent_id"] for row in first} == {seed.id}  # every island begins from it
 
     child = next(one for one in made if one.parent_id == seed.id)
+    assert (
+        "directs this search\nRead each input once.\n"
+        in call("show", child.id, "--prompt", "--runs-dir", copy)[1]
+    )
     chain = json.loads(call("show", child.id, "--why", "--json", "--runs-dir", copy)[1])["chain"]
     origin = json.loads(call("show", node.id, "--why", "--json", "--runs-dir", copy)[1])["chain"]
     assert [step["node"] for step in chain] == [*(step["node"] for step in origin), seed.id, child.id]
