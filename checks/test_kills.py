@@ -12,12 +12,10 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tests")]
 import test_ledger  # noqa: E402
 import test_queue  # noqa: E402
 from many import forks  # noqa: E402, F401
-from test_ledger import _loaded  # noqa: E402, F401
 
-pytestmark = pytest.mark.usefixtures("no_library")
+pytestmark = pytest.mark.usefixtures("no_library", "forks")
 
 
-@pytest.mark.usefixtures("forks")
 def test_fifty_kills_leave_the_same_tree(tmp_path: Path) -> None:
     test_queue.random_kills(tmp_path, kills=50, iters=84)
 
