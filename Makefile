@@ -50,7 +50,7 @@ check-cluster: $(VENV)/.installed-test
 
 # Other people's MCP programs and a coding agent's command line; npm and Node come from .envs, too.
 check-mcp: $(VENV)/.installed-test
-	$(CHECK) checks/test_mcp.py
+	$(BIN)/python -m pytest checks/test_mcp.py
 
 # What `best` writes for other suites, read by flashinfer-bench's own classes.
 check-suites: $(VENV)/.installed-test
