@@ -83,9 +83,12 @@ def rewritten(graph, recording, calls, replay=replay_of):
 
     def replacement(position, bindings):
         call = calls[position]
-        return replays(call.number, call.plan), tuple(
-            convert.bound_argument(part, bindings) for part in call.arguments
-        )
+        run = replays(call.number, call.plan)
+
+        def called(*args):  # FX has no name for a function of C
+            return run(*args)
+
+        return called, tuple(convert.bound_argument(part, bindings) for part in call.arguments)
 
     replace_calls(graph.graph, planned_passes(recording), calls, replacement)
     graph.recompile()

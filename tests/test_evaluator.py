@@ -353,10 +353,10 @@ def second(x):
 
 
 @pytest.mark.gpu
-def test_every_triton_kernel_that_does_not_compile_is_told(judging_by, task):
+def test_every_triton_kernel_that_does_not_compile_is_told(task):
     body = "    out = torch.empty_like(a)\n    first[(1,)](out)\n    second[(1,)](out)\n    return out"
-    referee = judging_by(CONFIG.model_copy(update={"device": "cuda"}))
-    result = referee.evaluate(task, candidate(body, BROKEN_TRITON))
+    with Referee(CONFIG.model_copy(update={"device": "cuda"})) as referee:
+        result = referee.evaluate(task, candidate(body, BROKEN_TRITON))
     assert (result.status, result.unrecorded) == ("compile_error", True)
     lines = result.error.splitlines()
     assert len(lines) == 2 and "no_such_thing" in lines[0] and "missing" in lines[1], result.error

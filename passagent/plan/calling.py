@@ -24,8 +24,9 @@ Empty = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
 class Operator:
     """An operator of a plan; called with the tensors of the values `tensors`, it returns a tuple of tensors.
 
-    With `empty` results are copied into memory that it allocates. Raises PlanError for an operator that this
-    torch does not have, and when called for results other than the plan's values.
+    A result with other strides than the plan's is copied: which ones an operator gives may depend on the
+    device and on torch. With `empty` all results are copied, into memory that it allocates. Raises PlanError
+    for an operator that this torch does not have, and when called for results of other shapes or dtypes.
     """
 
     def __init__(self, plan: Plan, step: OperatorCall, empty: Empty | None) -> None:
@@ -35,7 +36,7 @@ class Operator:
             raise PlanError(f"calls {step.operator}, which this torch does not have")
         self._arguments = [self._finder(argument) for argument in step.arguments]
         self._keywords = {name: self._finder(argument) for name, argument in step.keywords.items()}
-        self._expected = [None if number is None else _layout(plan.values[number]) for number in step.values]
+        self._expected = [None if number is None else plan.values[number] for number in step.values]
 
     def _finder(self, argument: Argument) -> Callable[[tuple[torch.Tensor, ...]], Any]:
         """A function that finds the argument of a call among its tensors."""
@@ -55,13 +56,18 @@ class Operator:
         if len(results) != len(self._expected):
             raise PlanError(f"{self._name} returns {len(results)} results, not {len(self._expected)}")
         pairs = zip(results, self._expected, strict=True)
-        tensors = tuple(result for result, layout in pairs if layout is not None)
-        for result, layout in zip(tensors, filter(None, self._expected), strict=True):
-            if not isinstance(result, torch.Tensor) or _layout(result) != layout:
-                raise PlanError(f"{self._name} returns another tensor than the plan has")
-        if self._empty is None:
-            return tensors
-        return tuple(self._empty(tuple(r.shape), r.stride(), r.dtype).copy_(r) for r in tensors)
+        return tuple(self._placed(result, value) for result, value in pairs if value is not None)
+
+    def _placed(self, result: Any, value: Value) -> torch.Tensor:
+        """The result as the plan has it."""
+        shape, dtype = tuple(value.shape), memory.dtype_of(value)
+        if not isinstance(result, torch.Tensor) or (tuple(result.shape), result.dtype) != (shape, dtype):
+            raise PlanError(f"{self._name} returns another tensor than the plan has")
+        if self._empty is not None:
+            return self._empty(shape, value.stride, dtype).copy_(result)
+        if _steps(result.shape, result.stride()) == _steps(shape, value.stride):
+            return result
+        return result.new_empty_strided(shape, value.stride).copy_(result)
 
 
 def calls_operators_alone(recorded: Pass) -> bool:
@@ -103,9 +109,7 @@ def compute(plan: Plan, arguments: Sequence[Any]) -> Any:
     return rebuilt(plan.result, flat)
 
 
-def _layout(value: Value | torch.Tensor) -> tuple[Any, ...]:
-    """Shape, strides where a dimension has several elements, and dtype."""
-    dtype = value.dtype if isinstance(value, torch.Tensor) else memory.dtype_of(value)
-    strides = value.stride() if isinstance(value, torch.Tensor) else value.stride
-    steps = tuple(step for size, step in zip(value.shape, strides, strict=True) if size > 1)
-    return tuple(value.shape), steps if 0 not in value.shape else (), dtype
+def _steps(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
+    """The strides that count: where a dimension has several elements."""
+    steps = tuple(step for size, step in zip(shape, stride, strict=True) if size > 1)
+    return steps if 0 not in shape else ()

@@ -24,11 +24,18 @@ _WRITING = {"zero_", "fill_", "copy_", "detach_", "record_stream"}
 
 
 _KEYS = {"cpu": "CPU", "cuda": "CUDA"}
+_ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
 _ANY_DEVICE = ("CompositeExplicitAutograd", "CompositeImplicitAutograd", "")
 
 
 def install(recorder: Recorder) -> None:
-    """Note the Python functions that a candidate registers as operators: a call of one runs the function."""
+    """Note the Python functions that a candidate registers as operators: a call of one runs the function.
+
+    An attention is one operator: torch would choose its form by the GPU, and this process sees none.
+    """
+    aten = torch.library.Library("aten", "IMPL")
+    aten.impl(_ATTENTION._opname, _attention, _KEYS[recorder.device])
+    recorder.libraries.append(aten)
     original = torch.library.Library.impl
 
     def impl(self: Any, op_name: Any, fn: Any, dispatch_key: str = "", **options: Any) -> Any:
@@ -37,6 +44,12 @@ def install(recorder: Recorder) -> None:
         return original(self, op_name, fn, dispatch_key, **options)
 
     torch.library.Library.impl = impl  # type: ignore[method-assign]
+
+
+def _attention(query: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """Return what an attention returns, laid out as the query, which is how its fused forms have it."""
+    result: torch.Tensor = torch.ops.aten._scaled_dot_product_attention_math(query, *args, **kwargs)[0]
+    return torch.empty_like(query).copy_(result) if result.shape == query.shape else result
 
 
 class Operators(TorchDispatchMode):
@@ -87,7 +100,7 @@ class Operators(TorchDispatchMode):
         if reason is not None:
             session.refuse(reason)
         args, kwargs = tree_map(session.stand_in, (args, kwargs))
-        out = func(*args, **kwargs)
+        out = (_attention if func is _ATTENTION else func)(*args, **kwargs)
         session.compute(library.name_of(func), args, kwargs, out)
         return out
 
