@@ -92,7 +92,37 @@ def gelu_epilogue(draw, names, _):
     return {"x": x, "weight": draw.tensor(height, width), "bias": draw.tensor(height)}
 
 
+def attention(draw, heads):
+    """An attention of `heads` heads of keys and values, each of them for two heads of queries."""
+    queries, keys, width = draw.size(2), draw.size(2), draw.size()
+    bias = draw.tensor(queries, keys, 2 * heads).permute(2, 0, 1)  # as a table of places gives it
+    return {
+        "query": draw.tensor(draw.batch, 2 * heads, queries, width),
+        "key": draw.tensor(draw.batch, heads, keys, width),
+        "value": draw.tensor(draw.batch, heads, keys, width),
+        "mask": bias[None],
+        "dropout": 0.0,
+        "is_causal": False,
+        "scale": draw.random.choice([None, 0.3]),
+    }
+
+
+def attention_mask(draw, names, _):
+    return attention(draw, draw.size(2)) | {"enable_gqa": True}
+
+
+def grouped_attention(draw, names, _):
+    bindings = attention(draw, draw.size(1, 3))
+    batch, heads, keys, width = bindings["key"].shape
+    sizes, shape = (batch, heads, 2, keys, width), (batch, 2 * heads, keys, width)
+    return bindings | {
+        "key_sizes": sizes, "key_shape": shape, "value_sizes": sizes, "value_shape": shape,
+    }  # fmt: skip
+
+
 DRAWS = {
+    "attention_mask": attention_mask,
+    "grouped_attention": grouped_attention,
     "patch_embedding": patch_embedding,
     "batch_norm_in_convolution": batch_norm_in_convolution,
     "three_linears": linears,
@@ -194,6 +224,12 @@ def test_replacement_in_training_gives_the_gradients_of_the_pattern(name, number
         ("three_linears", {"weight_2": torch.zeros(4, 4, dtype=torch.float64)}),
         ("two_linears", {"bias_1": torch.zeros(1, 4)}),
         ("gelu_epilogue", {}),  # on the CPU
+        ("attention_mask", {"mask": None}),
+        ("attention_mask", {"mask": torch.zeros(6, 6)}),
+        ("attention_mask", {"dropout": 0.1}),
+        ("grouped_attention", {"key": torch.zeros(2, 3, 4)}),
+        ("grouped_attention", {"key_shape": (2, 1, 4, 4)}),
+        ("grouped_attention", {"query": torch.zeros(2, 5, 4, 4)}),
     ],
 )  # fmt: skip
 def test_pass_is_refused_where_the_identity_does_not_hold(name, changes):

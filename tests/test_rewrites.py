@@ -1,6 +1,7 @@
 """Passes of library operators in a model: values prepared once, outputs in eager's strides, packages."""
 
 import copy
+from collections import Counter
 
 import pytest
 import torch
@@ -10,9 +11,11 @@ from torch._inductor.utils import fresh_cache
 import passagent as pa
 from passagent.deploy import loading
 from passagent.deploy.loading import load_package, load_packages, package_of
+from passagent.deploy.model_timing import measure_model
 from passagent.deploy.package_writing import drop, pack
 from passagent.errors import PassagentError
-from passagent.passes import load
+from passagent.passes import load, load_directory
+from passagent.tasks.extract.model_capture import Model
 
 SHIPPED = "passagent.passes"
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}
@@ -133,6 +136,81 @@ def test_options_for_inductor_leave_out_what_must_be_prepared(model):
     assert unprepared >= EXPECTED - {"patch_embedding"}
 
 
+class Masked(nn.Module):
+    """An attention of two heads whose mask `mask(x)` builds."""
+
+    def __init__(self, mask, groups=1):
+        super().__init__()
+        self.mask, self.groups = mask, groups
+        self.query, self.key = nn.Linear(32, 32), nn.Linear(32, 32 // groups)
+
+    def forward(self, x):
+        batch, length, _ = x.shape
+        q = self.query(x).view(batch, length, 2, 16).transpose(1, 2)
+        k = self.key(x).view(batch, length, -1, 16).transpose(1, 2)
+        v = k * 0.5
+        if self.groups > 1:
+            sizes = batch, 2 // self.groups, self.groups, length, 16
+            k = k[:, :, None, :, :].expand(*sizes).reshape(batch, 2, length, 16)
+            v = v[:, :, None, :, :].expand(*sizes).reshape(batch, 2, length, 16)
+        return nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=self.mask(x))
+
+
+def places(x):
+    return torch.arange(x.shape[1], device=x.device)
+
+
+def all_true(x):
+    """As models of transformers write it where nobody gives them a mask."""
+    return (places(x)[None, None, :, None] >= 0).expand(x.shape[0], -1, x.shape[1], x.shape[1])
+
+
+def causal(x):
+    lower = places(x)[None, None, None, :] <= places(x)[None, None, :, None]
+    return (lower.new_ones(()) & lower).expand(x.shape[0], -1, -1, -1)
+
+
+def window(x):
+    return causal(x) & (places(x)[:, None] - places(x) < 3)
+
+
+def written_later(x):
+    mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool)
+    mask[:, 1:].logical_and_(x[0, :, 0].gt(0)[:, None])
+    return mask
+
+
+def drawn(x):
+    return (torch.rand(x.shape[1], x.shape[1]) < 0.5) | torch.eye(x.shape[1], dtype=torch.bool)
+
+
+def permuted_bias(x):
+    table = places(x)[:, None, None] * torch.tensor([0.1, 0.2]) + places(x)[None, :, None] * 0.3
+    return table.permute(2, 0, 1).expand(x.shape[0], -1, -1, -1)
+
+
+MASKS = [
+    (all_true, 1, {"attention_mask": 1}),
+    (causal, 1, {"attention_mask": 1}),
+    (causal, 2, {"attention_mask": 1, "grouped_attention": 1}),
+    (window, 2, {"grouped_attention": 1}),
+    (permuted_bias, 1, {"attention_mask": 1}),
+    (written_later, 1, {}),
+    (drawn, 1, {}),
+]
+
+
+@pytest.mark.parametrize(("mask", "groups", "expected"), MASKS)
+def test_an_attention_is_written_without_the_mask_that_says_nothing(mask, groups, expected):
+    torch.manual_seed(0)
+    model, x = Masked(mask, groups).eval(), torch.randn(2, 6, 32)
+    with torch.no_grad():
+        explained = pa.explain(model, x, passes=SHIPPED)
+        assert Counter(site.name for site in explained.replaced if "attention" in site.name) == expected
+        if mask is not drawn:
+            torch.testing.assert_close(compiled(model)(x), model(x), **TOLERANCE)
+
+
 def test_output_of_a_replaced_operator_has_eagers_strides():
     model = nn.Conv2d(3, 8, 4, 4).eval()
     run, x = compiled(model), torch.randn(2, 3, 16, 16)
@@ -204,3 +282,31 @@ def test_explain_tells_the_memory_of_prepared_values(model):
     joined, folded = 3 * 32 * 33, 4 * 3 * 9 + 4
     assert explained.prepared_bytes == 4 * (joined + folded)
     assert "take 0.0 MB" in str(explained)
+
+
+PASS = """
+import torch
+
+def pattern(x):
+    return torch.nn.functional.{name}(x) * {factor}
+
+def replacement(x):
+    return torch.nn.functional.{name}(x * 1.0) * {factor}
+"""
+
+
+def test_each_of_many_passes_is_timed_by_a_side_that_was_compiled(tmp_path):
+    """Dynamo compiles one function eight times, and runs eager then."""
+
+    class Many(nn.Module):
+        def forward(self, x):
+            for factor in range(2, 11):
+                x = nn.functional.relu(x) * factor
+            return x + 1 if torch.compiler.is_compiling() else x
+
+    for factor in range(2, 11):
+        (tmp_path / f"relu_{factor}.py").write_text(PASS.format(name="relu", factor=factor))
+    package = package_of(tmp_path, load_directory(tmp_path))
+    measured = measure_model(Model("many", Many(), (torch.randn(8),)), [package], ["default"])
+    assert len(measured.passes) == 9
+    assert {line.partition(":")[0] for line in measured.unequal} == measured.us.keys() - {"eager"}

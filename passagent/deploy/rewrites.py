@@ -7,10 +7,12 @@ that symbolic sizes stay symbolic. What replacements compute of parameters alone
 
 from __future__ import annotations
 
+import functools
+import inspect
 import threading
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -20,6 +22,7 @@ from torch._subclasses import FakeTensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from passagent.deploy.known_values import known_values
 from passagent.errors import PassagentError
 from passagent.evaluator.matching.effects import Memory
 from passagent.evaluator.matching.matcher import Match
@@ -62,9 +65,16 @@ class RewrittenGraph:
         mode = next((v.fake_mode for v in map(_example, nodes) if isinstance(v, FakeTensor)), None)
         if mode is None:
             raise DoesNotFit("the shapes of its inputs are not known here")
+        with tracing(None):
+            given = dict(fx.node.map_arg(bound, _example))
+            if "known" in inspect.signature(rewrite.applies).parameters:
+                given["known"] = known_values(self.graph, bound)
+            verdict = rewrite.applies(**given)
+        if not verdict:
+            raise DoesNotFit("its condition does not hold here")
+        if isinstance(verdict, dict):
+            rewrite = replace(rewrite, replacement=functools.partial(rewrite.replacement, **verdict))
         with tracing(None), mode:
-            if not rewrite.applies(**fx.node.map_arg(bound, _example)):
-                raise DoesNotFit("its condition does not hold here")
             traced = _traced(rewrite, bound, nodes, [None] * len(eager))
             self._check_outputs(site, traced, nodes, eager)
             changed = self._propagated(site, traced, eager)

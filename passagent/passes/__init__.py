@@ -19,7 +19,10 @@ from torch import fx
 from passagent.errors import UsageError
 from passagent.evaluator.matching.pattern import PassLoadError, trace_pattern
 
-SHIPPED = ("batch_norm_in_convolution", "gelu_epilogue", "three_linears", "two_linears", "patch_embedding")
+SHIPPED = (
+    "batch_norm_in_convolution", "gelu_epilogue", "three_linears", "two_linears", "patch_embedding",
+    "attention_mask", "grouped_attention",
+)  # fmt: skip
 """Names of the shipped passes in the order in which they are applied."""
 
 
@@ -30,8 +33,12 @@ class Rewrite:
     name: str
     patterns: tuple[fx.Graph, ...]
     """Spellings of what it finds, the most common one first."""
-    applies: Callable[..., bool]
-    """Takes by name what a match binds (fake tensors and literals): False where the rewrite is not right."""
+    applies: Callable[..., bool | dict[str, Any]]
+    """Takes by name what a match binds (fake tensors and literals): False where the rewrite is not right.
+
+    If it has a parameter `known`, it is given the tensors that the graph computes of no input, with their
+    values, by the pattern's parameters. A dict that it returns is given to the replacement, too.
+    """
     replacement: Callable[..., Any]
     """Takes by name what a match binds, and returns what the pattern returns, perhaps with other strides."""
     doc: str

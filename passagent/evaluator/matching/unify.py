@@ -175,6 +175,7 @@ def _normal_forms(a: fx.Node, b: fx.Node) -> list[tuple[dict[str, Any], dict[str
         right.apply_defaults()
         return [(dict(left.arguments), dict(right.arguments))]
     name = str(a.target) if a.op == "call_method" else getattr(a.target, "__name__", "")
+    name = name.partition(".")[0]  # of an overload
     for arguments in _schemas(name):
         left_named, right_named = (_by_schema(n, name, arguments) for n in (a, b))
         if left_named is not None and right_named is not None:
