@@ -211,6 +211,63 @@ def test_an_attention_is_written_without_the_mask_that_says_nothing(mask, groups
             torch.testing.assert_close(compiled(model)(x), model(x), **TOLERANCE)
 
 
+class Tables(nn.Module):
+    """A small network of parameters, in place, and angles; what is drawn, counted or a view besides."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = nn.Sequential(nn.Linear(2, 8), nn.ReLU(inplace=True), nn.Linear(8, 4))
+        self.places = nn.Parameter(torch.randn(6, 2))
+        self.register_buffer("rates", torch.rand(4))
+        self.register_buffer("count", torch.zeros(4))
+        self.weight = nn.Parameter(torch.randn(4, 6))
+
+    def forward(self, x):
+        self.count.add_(1)
+        table = torch.sigmoid(self.network(self.places))
+        angles = torch.arange(6, device=x.device)[:, None] * self.rates
+        noise = torch.rand_like(self.weight) * 0
+        view = self.weight.t()
+        return x * table + angles.cos() + view + noise.t() + self.count.square()
+
+
+def test_what_is_computed_of_parameters_alone_is_prepared_and_follows_them():
+    torch.manual_seed(0)
+    model, x = Tables().eval(), torch.randn(3, 6, 4)
+    with torch.no_grad():
+        explained = pa.explain(model, x, passes=SHIPPED)
+        prepared = [site.nodes for site in explained.replaced if site.name == "parameters_once"]
+        assert len(prepared) == 2
+        assert explained.prepared_bytes == 2 * 6 * 4 * 4
+        run, twin = compiled(model), copy.deepcopy(model)
+        for change in (None, model.places, model.rates, model.network[0].weight):
+            if change is not None:
+                change.mul_(1.5)
+                twin.load_state_dict(model.state_dict())
+            twin.count.copy_(model.count)
+            torch.testing.assert_close(run(x), twin(x), **TOLERANCE)
+
+
+def test_a_mask_of_two_attentions_is_prepared_once():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.bias = nn.Parameter(torch.randn(6, 6, 2))
+
+        def forward(self, x):
+            mask = self.bias.permute(2, 0, 1)
+            y = nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+            return nn.functional.scaled_dot_product_attention(y, y, x, attn_mask=mask)
+
+    model, x = Two().eval(), torch.randn(2, 2, 6, 16)
+    with torch.no_grad():
+        explained = pa.explain(model, x, passes=SHIPPED)
+        found = Counter(site.name for site in explained.replaced)
+        assert found == {"attention_mask": 2, "parameters_once": 2}
+        assert explained.prepared_bytes == 2 * 6 * 6 * 4
+        torch.testing.assert_close(compiled(model)(x), model(x), **TOLERANCE)
+
+
 def test_output_of_a_replaced_operator_has_eagers_strides():
     model = nn.Conv2d(3, 8, 4, 4).eval()
     run, x = compiled(model), torch.randn(2, 3, 16, 16)

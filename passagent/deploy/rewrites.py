@@ -24,7 +24,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from passagent.deploy.known_values import known_values
 from passagent.errors import PassagentError
-from passagent.evaluator.matching.effects import Memory
+from passagent.evaluator.matching.effects import Memory, is_pure, is_random, written
 from passagent.evaluator.matching.matcher import Match
 from passagent.evaluator.matching.rewrite import PlannedPass, replace_match
 from passagent.passes import Rewrite
@@ -94,6 +94,37 @@ class RewrittenGraph:
             if node in returned:
                 self.returned.setdefault(node, _example(node))
             node.meta["example_value"] = value
+
+    def prepare(self) -> list[fx.Node]:
+        """Have all that is computed of parameters alone prepared; return the nodes whose values are.
+
+        Nodes that depend on no input go along where they are needed for it.
+        """
+        if not self.prepares:
+            return []
+        memory, constants, derived = Memory(self.graph), set[fx.Node](), set(self.derived)
+        private = {  # write what nobody else reads, as an activation in place does
+            node
+            for node in self.graph.nodes
+            if written(node)
+            and not is_random(node)
+            and all({*arg.users} == {node} and memory.roots[arg] == {arg} for arg in written(node))
+        }
+        writes = memory.writes([node for node in self.graph.nodes if node not in private])
+        for node in self.graph.nodes:
+            inputs = set(node.all_input_nodes)
+            is_fixed = (is_pure(node) or node in private) and node not in memory.transformed
+            is_fixed = is_fixed and not memory.roots[node] & writes
+            if node.op in ("call_function", "call_method") and is_fixed and inputs <= derived | constants:
+                (derived if inputs & derived else constants).add(node)
+        before = _computed(self.graph, self.derived)
+        for node in reversed(self.graph.nodes):  # views of what is prepared stay in the graph
+            storages = {_storage(each) for each in node.all_input_nodes} - {None}
+            is_value = isinstance(_value(node), torch.Tensor) and _storage(node) not in storages
+            if node in derived - self.derived and not is_value and not derived.issuperset(node.users):
+                derived.remove(node)
+        self.derived = derived
+        return [node for node in _computed(self.graph, derived) if node not in before]
 
     def _check_outputs(
         self, site: Match, traced: fx.Graph, nodes: Sequence[fx.Node], eager: Sequence[torch.Tensor]
@@ -200,7 +231,8 @@ class RewrittenGraph:
                 output.replace_input_with(node, value)
         if not self.prepares:
             return None
-        prepared = [node for node in _computed(self.graph, self.derived) if node.op == "call_function"]
+        _merge_equal(self.graph, self.derived)
+        prepared = _computed(self.graph, self.derived)
         if not prepared:
             return None
         inside, copies = fx.Graph(), dict[fx.Node, fx.Node]()
@@ -349,6 +381,19 @@ def _derived(graph: fx.Graph, parameters: set[fx.Node]) -> set[fx.Node]:
         if node.op == "call_function" and derived.issuperset(node.all_input_nodes):
             derived.add(node)
     return derived
+
+
+def _merge_equal(graph: fx.Graph, derived: set[fx.Node]) -> None:
+    """Compute once what several replacements compute of the same parameters; what is written stays apart."""
+    first: dict[str, fx.Node] = {}
+    for node in list(graph.nodes):
+        is_functional = isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.is_mutable
+        if node in derived and is_functional and not any(node in written(user) for user in node.users):
+            same = first.setdefault(f"{node.target} {node.args} {node.kwargs}", node)
+            if same is not node:
+                node.replace_all_uses_with(same)
+                derived.remove(node)
+                graph.erase_node(node)
 
 
 def _computed(graph: fx.Graph, derived: set[fx.Node]) -> list[fx.Node]:

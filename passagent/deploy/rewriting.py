@@ -145,6 +145,8 @@ def _put_rewrites(
     rewritten, autocast = RewrittenGraph(graph, prepares), _autocast(graph)
     for each in rewrites:
         count = len(done.replaced) + len(done.refused)
+        if not each.patterns and not autocast:
+            done.replaced += [Replaced(each.name, "", (node.name,)) for node in rewritten.prepare()]
         for pattern in each.patterns:
             for site in _matches(pattern, graph):
                 nodes = tuple(node.name for node in site.nodes.values())
@@ -156,7 +158,10 @@ def _put_rewrites(
                 except DoesNotFit as reason:
                     done.refused.append(Refused(each.name, nodes, str(reason)))
         if explains and count == len(done.replaced) + len(done.refused):
-            done.refused.append(Refused(each.name, (), explain(each.patterns[0], graph, each.name).reason))
+            why = "nothing is computed of parameters alone that may be prepared"
+            if each.patterns:
+                why = explain(each.patterns[0], graph, each.name).reason
+            done.refused.append(Refused(each.name, (), why))
     done.prepared = rewritten.finish()
     done.prepared_bytes = done.prepared.nbytes if done.prepared is not None else 0
 

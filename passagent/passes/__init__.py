@@ -21,7 +21,7 @@ from passagent.evaluator.matching.pattern import PassLoadError, trace_pattern
 
 SHIPPED = (
     "batch_norm_in_convolution", "gelu_epilogue", "three_linears", "two_linears", "patch_embedding",
-    "attention_mask", "grouped_attention",
+    "attention_mask", "grouped_attention", "parameters_once",
 )  # fmt: skip
 """Names of the shipped passes in the order in which they are applied."""
 
@@ -32,7 +32,7 @@ class Rewrite:
 
     name: str
     patterns: tuple[fx.Graph, ...]
-    """Spellings of what it finds, the most common one first."""
+    """Spellings of what it finds, the most common one first; none: all that depends on parameters alone."""
     applies: Callable[..., bool | dict[str, Any]]
     """Takes by name what a match binds (fake tensors and literals): False where the rewrite is not right.
 
@@ -68,6 +68,9 @@ def load_directory(folder: Path) -> list[Rewrite]:
 def load(path: Path) -> Rewrite:
     """Import a pass file and trace its patterns. Raises UsageError with the file and what is wrong in it."""
     module = _imported(path)
+    doc = inspect.getdoc(module) or ""
+    if getattr(module, "PREPARES", False):
+        return Rewrite(path.stem, (), _always, _always, doc, path)
     functions = {name: value for name, value in vars(module).items() if isinstance(value, types.FunctionType)}
     names = [name for name in functions if name == "pattern" or name.startswith("pattern_")]
     missing = [name for name in ("pattern", "replacement") if name not in functions]
@@ -81,7 +84,6 @@ def load(path: Path) -> Rewrite:
         patterns = tuple(trace_pattern(functions[name], text, str(path)) for name in names)
     except PassLoadError as error:
         raise UsageError(str(error)) from error
-    doc = inspect.getdoc(module) or ""
     return Rewrite(path.stem, patterns, applies, functions["replacement"], doc, path)
 
 
