@@ -14,8 +14,9 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.functional_validators import AfterValidator, field_validator, model_validator
 
-from passagent import extend, resources
+from passagent import extend
 from passagent.errors import UsageError, nearest
+from passagent.tasks import resources
 
 _LARGEST = 2**63 - 1  # integer of the database
 
