@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from passagent import resources
 from passagent.evaluator.reference.eager import EagerGraph
 from passagent.evaluator.result import MANIFEST, Candidate, Evaluation, GraphResult, Mismatch, Worst
 from passagent.models.scripted import calling
 from passagent.models.types import TOOLS, Message, Reply, ToolSpec, Usage
 from passagent.store import Store, runs
+from passagent.tasks import resources
 
 VARIANTS = 256
 """Different evaluations that are given out."""

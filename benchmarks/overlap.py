@@ -24,7 +24,7 @@ from typing import Any
 from evaluator_repeatability import keep
 
 from passagent.agent.editor import file_editor
-from passagent.agent.episode import evaluations, run_episode, steps
+from passagent.agent.episode import evaluations, run_episode
 from passagent.agent.evaluator_tool import pass_evaluator
 from passagent.agent.tool_specs import Answer
 from passagent.agent.workspace import Workspace
@@ -72,7 +72,7 @@ async def episode_s(model_s: float, evaluation_s: float, count: int, waits: bool
         SleepingModel(model_s, waits), messages, tools, lambda message, usage: None, limits
     )
     seconds = time.perf_counter() - begun
-    assert (reason, steps(messages), evaluations(messages)) == ("max_evaluations", count, count)
+    assert (reason, evaluations(messages)) == ("max_evaluations", count)
     return seconds
 
 

@@ -8,9 +8,9 @@ that share the device (loading, checks) and timing, which has it alone for half 
 first come, first served (passagent/evaluator/hardware/leases.py). The store is one server: a controller's own
 work for an iteration, as measured. Host cores are not modelled. What it is fed with:
 
-- stages of the evaluations in evaluator-throughput-*-merge-cuda-*.json.gz, on H100s, 1 to 6 subgraphs each
+- stages of the evaluations in evaluator-throughput-cuda-*.json.gz, on an H100
 - iterations a second of one controller and of two on one file: search-overhead-cpu-2026-11-23.json
-- bytes of a node: store-size-cpu-2026-11-25.json
+- bytes of a node: store-size-cpu-2026-11-28.json
 
 A model's seconds are not measured here: `--think` are assumed, log-normally spread (sigma 0.5). The check is
 a search that was really run with a model of 20 s and evaluations of 3 s (search-busy-2026-11-21.json).
@@ -42,8 +42,9 @@ HOURS = 4.0
 """Simulated time of each setting, after half an hour that does not count."""
 ENOUGH = 0.9
 """Of the steps an hour that agents make if no device is ever waited for: so many agents share a device."""
-SHARED = ("load", "graph", "audit", "release", "held", "float64", "states")
-"""What workers do on the device beside timing."""
+SHARED = ("checks", "audit", "float64")
+"""What workers do on the device beside timing. `checks` holds the referee's comparisons, too, which need no
+device."""
 NETWORK_OVERHEAD = 2048
 """Bytes of a request and its answer beside what they carry."""
 
@@ -243,7 +244,7 @@ def most_agents(owners: int, think_s: float, measured: list[Stages]) -> dict[str
 def stages() -> list[Stages]:
     """Of the evaluations that were measured, a task's first ones among them."""
     found = []
-    for path in sorted(RESULTS.glob("evaluator-throughput-*merge-cuda-*.json.gz")):
+    for path in sorted(RESULTS.glob("evaluator-throughput-cuda-*.json.gz")):
         with gzip.open(path, "rt") as file:
             rows = [row["ours"] for row in json.load(file)["candidates"]]
         for row in rows:
@@ -272,7 +273,7 @@ def controller() -> dict[str, float]:
 
 def campaign(steps: int, measured: list[Stages], write_s: float, args: argparse.Namespace) -> dict[str, Any]:
     """What so many steps cost: device hours at the pace of a device that is never idle, bytes."""
-    sizes = read("store-size-cpu-2026-11-25.json")["forms"]["as it is"]
+    node_bytes = read("store-size-cpu-2026-11-28.json")["bytes_a_node"]
     overhead = read("search-overhead-cpu-2026-11-23.json")["disk"]
     files = overhead["files"] / overhead["nodes"]
     rates = {n: simulate(50, 1, n, 1.0, measured)["steps_an_hour"] for n in (1, 2, 4)}
@@ -282,8 +283,8 @@ def campaign(steps: int, measured: list[Stages], write_s: float, args: argparse.
         "steps_an_hour_of_a_device": rates,
         "timing_hours": steps * statistics.fmean(one.timing for one in measured) / 3600,
         "controller_hours": steps * write_s / 3600,
-        "disk_gb": steps * (sizes["bytes_a_node"] + files) / 1e9,
-        "network_gb": steps * (sizes["bytes_a_node"] + 3 * files + NETWORK_OVERHEAD) / 1e9,
+        "disk_gb": steps * (node_bytes + files) / 1e9,
+        "network_gb": steps * (node_bytes + 3 * files + NETWORK_OVERHEAD) / 1e9,
         "agents_for_a_week": {
             str(think): steps / (168 * 3600) * (think + statistics.fmean(map(whole, measured)))
             for think in args.think

@@ -123,8 +123,8 @@ def go_on(session: Any, episodes: int) -> None:
 
 def search_part(args: argparse.Namespace) -> dict[str, Any]:
     """Make `args.episodes` iterations; the times of its blocks, memory, and the stand-ins' own time."""
-    from passagent.events import EpisodeBegun, EpisodeContinued
     from passagent.search import controller
+    from passagent.store.events import EpisodeBegun, EpisodeContinued
 
     marks: list[tuple[float, float]] = []
     first: list[float] = []
@@ -251,7 +251,7 @@ def grow_part(args: argparse.Namespace) -> dict[str, Any]:
 
 def busy_part(args: argparse.Namespace) -> dict[str, Any]:
     """Share of the time in which the one device is busy, after each island's first reply."""
-    from passagent.events import EpisodeEnded
+    from passagent.store.events import EpisodeEnded
 
     done: list[float] = []
     times: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""Pages of the site that do not lie in docs/: every command's `--help`, the changes, and how to contribute.
+"""Pages of the site that do not lie in docs/: README, commands, changes, how to contribute.
 
 mkdocs calls `on_files` (`hooks` in mkdocs.yml).
 """
@@ -15,18 +15,26 @@ from passagent.cli import app
 
 WIDTH = 80
 ROOT = Path(__file__).resolve().parents[1]
+BESIDE = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
+"""Pages that lie beside docs/, and their names on the site."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add reference/commands.md, changelog.md and contributing.md."""
+    """Add index.md, reference/commands.md, changelog.md and contributing.md."""
     context = get_command(app).make_context("passagent", [], resilient_parsing=True, terminal_width=WIDTH)
     text = "# Commands\n\nWhat `--help` prints. Exit codes: 0 done, 1 failed, 2 usage, 130 interrupted.\n\n"
     text += "\n".join(_sections(context))
     files.append(File.generated(config, "reference/commands.md", content=text))
-    for name in ("CHANGELOG", "CONTRIBUTING"):
-        text = (ROOT / f"{name}.md").read_text()
-        files.append(File.generated(config, f"{name.lower()}.md", content=text))
+    for name, page in BESIDE.items():
+        files.append(File.generated(config, page, content=_linked_on_the_site((ROOT / name).read_text())))
     return files
+
+
+def _linked_on_the_site(text: str) -> str:
+    """`text` of a page beside docs/, with links that hold where the site has the pages."""
+    for name, page in BESIDE.items():
+        text = text.replace(f"]({name})", f"]({page})")
+    return text.replace("](docs/", "](")
 
 
 def _sections(context: Any) -> Iterator[str]:

@@ -41,8 +41,8 @@ from passagent.view.handles import Bench, Collection, Evaluator, Node, Nodes, Pl
 
 if TYPE_CHECKING:
     from passagent.data.export.writing import Summary
-    from passagent.events import OnEvent
     from passagent.search.session import Session
+    from passagent.store.events import OnEvent
 
 __all__ = [
     "Bench", "Collection", "Evaluator", "InfrastructureError", "Node", "Nodes", "PassagentError", "Plan",

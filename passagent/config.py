@@ -14,8 +14,9 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.functional_validators import AfterValidator, field_validator, model_validator
 
-from passagent import extend, resources
+from passagent import extend
 from passagent.errors import UsageError, nearest
+from passagent.tasks import resources
 
 _LARGEST = 2**63 - 1  # integer of the database
 
@@ -88,11 +89,15 @@ class ModelConfig(ModelChoice):
     ensemble: list[Member] = []
     """Several models, each episode written by one of them; then `name` says nothing."""
     temperature: float | None = Field(None, ge=0)
+    """The sampling temperature, sent only if set."""
     max_output_tokens: int = Field(16000, ge=1)
+    """Tokens of one reply, at most."""
     stream: bool | None = None
     """Ask for the reply in pieces; None: if it may be longer than 4096 tokens."""
     timeout_s: float = Field(600.0, gt=0)
+    """Seconds that one request may take."""
     max_retries: int = Field(10, ge=0)
+    """Further tries of a request that failed for the server's sake."""
     prices: dict[str, list[float]] = {}
     """A model's price, USD per million tokens: input, output[, cached read[, cached write]]."""
 

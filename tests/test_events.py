@@ -16,9 +16,9 @@ from passagent import cli
 from passagent.cli import running
 from passagent.config import load_config
 from passagent.errors import PassagentError, UsageError
-from passagent.events import KINDS, UNSTORED, Noted
 from passagent.search.setup import Parts, new_run
 from passagent.store import Store, sessions, timeline
+from passagent.store.events import KINDS, UNSTORED, Noted
 from passagent.store.timeline import Follower
 from passagent.tasks import load_task
 

@@ -18,9 +18,9 @@ import pytest
 import tiny_search
 
 from passagent.cli import running
-from passagent.events import KINDS
 from passagent.search import finalists
 from passagent.store import Store, evaluations, nodes, runs, sessions
+from passagent.store.events import KINDS
 from passagent.view.progress import event_text
 from passagent.view.tree import tree_text
 

@@ -43,7 +43,7 @@ def in_wheel(site, code, cwd):
 def test_a_wheel_finds_its_prompts_knowledge_and_configs(installed, tmp_path):
     code = (
         "import passagent; print(passagent.__file__)\n"
-        "from passagent import config\nfrom passagent import resources\n"
+        "from passagent import config\nfrom passagent.tasks import resources\n"
         "from passagent.agent.prompt import roles\n"
         "from passagent.experience.hints import load_hints\n"
         "from passagent.experience.knowledge import search\n"

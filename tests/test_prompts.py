@@ -15,7 +15,6 @@ import torch
 from closeness import assert_as_exact_as_eager
 from tiny import MODEL, write_subgraph, write_task
 
-from passagent import resources
 from passagent.agent.context import Attempt, EpisodeContext, JudgedNode
 from passagent.agent.prompt import TOKENS, compose, note_of, prompts_hash, roles, short_note, shown_files
 from passagent.agent.taskview import figures, view_task
@@ -29,7 +28,7 @@ from passagent.evaluator.target import target_of
 from passagent.experience import knowledge
 from passagent.experience.hints import Hint, load_hints
 from passagent.experience.knowledge import Passage
-from passagent.tasks import load_task
+from passagent.tasks import load_task, resources
 
 CPU = target_of(EvaluatorConfig())
 

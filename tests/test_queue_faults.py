@@ -16,9 +16,9 @@ from many import Runs, finish, forks, is_in, kill, stall_in_a_transaction, steps
 from test_search import open_tiny
 
 from passagent.evaluator.result import Candidate, Evaluation
-from passagent.events import Noted
 from passagent.search import controller, finalists, session
 from passagent.store import Store, evaluations, nodes, runs, sessions
+from passagent.store.events import Noted
 from passagent.tasks import load_task
 
 pytestmark = pytest.mark.usefixtures("forks")

@@ -13,7 +13,6 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from passagent import resources
 from passagent.agent.context import Attempt, EpisodeContext, diagnosis_of
 from passagent.agent.observe import observation, verdict
 from passagent.agent.taskview import figures, view_task
@@ -24,6 +23,7 @@ from passagent.errors import UsageError, nearest
 from passagent.evaluator.result import MANIFEST
 from passagent.models.types import Message, ToolSpec
 from passagent.store import SEEDS
+from passagent.tasks import resources
 
 TOKENS = {
     "task": 12_000, "parent": 8_000, "evaluation": 2_000, "attempts": 1_000, "hints": 1_500,

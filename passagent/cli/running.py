@@ -19,10 +19,10 @@ from passagent.sandbox.faults import writing
 from passagent.tasks.reader import load_task
 
 if TYPE_CHECKING:
-    from passagent.events import Event, OnEvent
     from passagent.search.session import Session
     from passagent.search.setup import Parts
     from passagent.search.thread import Stoppable
+    from passagent.store.events import Event, OnEvent
     from passagent.tasks import Task
     from passagent.view.progress import Screen
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _pytree as pytree
@@ -40,7 +40,6 @@ from passagent.sandbox.cache import write_whole
 from passagent.sandbox.environment import device_name
 from passagent.sandbox.faults import writing
 from passagent.search import finalists
-from passagent.search.finalists import confirmed_evaluation
 from passagent.search.run_memory import kept_pass
 from passagent.search.thread import Stoppable, finished
 from passagent.store import Store, nodes
@@ -64,6 +63,14 @@ SETTINGS: dict[str, Any] = {
 """Settings of each search, unless others are given: without the host's share, beside Inductor."""
 Say = Callable[[str], object]
 log = logging.getLogger("passagent.optimize")
+
+
+class _Candidates(NamedTuple):
+    """The passes that may go into the package."""
+
+    runs: dict[str, str]
+    """The run that found a region's pass, by the region's name."""
+    rewrites: Sequence[Rewrite]
 
 
 def optimize(options: OptimizeOptions, model: Model, say: Say) -> Optimized:
@@ -126,16 +133,16 @@ def optimize(options: OptimizeOptions, model: Model, say: Say) -> Optimized:
                 result.stopped = searches.stop_reason
                 if searches.is_interrupted:
                     _report(result)
-            sources = {}
+            runs = {}
             # the largest first: a pass for a part of a region would take its operators
             for region in sorted(order, key=lambda region: -len(region.operators)):
                 if _is_as_fast_as_inductor(regions, region, searches, library):
-                    sources[region.name] = str(region.run)
+                    runs[region.name] = str(region.run)
         result.left_out += regions.refused
         try:
             with _cut_at(end):
-                if sources or rewrites:
-                    _measure(out, model, result, sources, rewrites, say)
+                if runs or rewrites:
+                    _measure(out, model, result, _Candidates(runs, rewrites), say)
                 else:
                     result.why_not = _why_nothing(result)
         except _TimeIsOver:
@@ -258,7 +265,7 @@ def _is_as_fast_as_inductor(
             if run.state == "finished":
                 region.outcome, region.why = NOTHING, f"run {run.id} found no correct pass"
             return False
-        evaluation = confirmed_evaluation(store, node)
+        evaluation = finalists.confirmed_evaluation(store, node)
         files, author = nodes.get_files(store, node), nodes.author_of(store, run, node)
     counts = next(each for each in regions.tasks if each.name == region.name).instances
     timed = [
@@ -311,7 +318,7 @@ def _try_first(out: Path, model: Model, result: Optimized, rewrites: Sequence[Re
     Whatever torch raises where it compiles them costs these passes alone.
     """
     try:
-        _measure(out, model, result, {}, rewrites, say, is_first=True)
+        _measure(out, model, result, _Candidates({}, rewrites), say, is_first=True)
     except Exception as error:
         log.exception("passes of library operators")
         why = f"failed: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
@@ -322,32 +329,25 @@ def _try_first(out: Path, model: Model, result: Optimized, rewrites: Sequence[Re
 
 
 def _measure(
-    out: Path,
-    model: Model,
-    result: Optimized,
-    sources: dict[str, str],
-    rewrites: Sequence[Rewrite],
-    say: Say,
-    is_first: bool = False,
+    out: Path, model: Model, result: Optimized, candidates: _Candidates, say: Say, is_first: bool = False
 ) -> None:
     """Package the passes, time the whole model, drop those that do not pay; write what is left.
 
     `is_first`: all of them against the baseline alone, so that there is a package soon. A package that is
     written already is replaced by one that gains more.
     """
-    place = result.state / "passes"
+    place, (runs, rewrites) = result.state / "passes", candidates
     shutil.rmtree(place, ignore_errors=True)
-    say(f"packaging {len(sources) + len(rewrites)} passes")
+    say(f"packaging {len(runs) + len(rewrites)} passes")
     try:
-        candidates = list(read_sources(list(sources.values()), [], str(result.state / "runs")))
-        packed = pack(candidates, place, rewrites)
+        sources = list(read_sources(list(runs.values()), [], str(result.state / "runs")))
+        packed = pack(sources, place, rewrites)
         package = load_package(place)
         result.left_out += [f"{name}: {why}" for name, why in packed.left_out]
         sides = "" if is_first else ", and without each of them"
         say(f"timing the whole model: eager, Inductor, Inductor with passes{sides}")
         measured = measure_model(model, [package], is_quick=is_first)
-        losers = measured.losers
-        if losers:
+        if losers := measured.losers:
             say(f"without {', '.join(losers)}, which do not pay, once more")
             fewer = without(package, losers)
             if fewer.passes or fewer.rewrites:
@@ -358,11 +358,11 @@ def _measure(
     result.rewrites |= {rewrite.name: DROPPED if rewrite.name in losers else "tried" for rewrite in rewrites}
     for region in result.regions:
         entries = package.manifest["passes"]
-        regional = [entry["name"] for entry in entries if entry["source"]["run"] == sources.get(region.name)]
+        regional = [entry["name"] for entry in entries if entry["source"]["run"] == runs.get(region.name)]
         region.passes = [name for name in regional if name not in losers]
         if region.passes:
             region.outcome = KEPT
-        elif region.name in sources:
+        elif region.name in runs:
             why = "the whole model is faster without it" if regional else "it cannot be deployed"
             region.outcome, region.why = DROPPED, why
     gaining = [mode for mode, gain in measured.gains.items() if gain.low > 1]

@@ -13,12 +13,12 @@ from pathlib import Path
 from passagent.config import Config, override
 from passagent.errors import MachineFault, PassagentError, UsageError
 from passagent.evaluator.result import Candidate
-from passagent.events import Event, Judged
 from passagent.search import setup
 from passagent.search.setup import Parts
 from passagent.search.thread import Stoppable
 from passagent.store import Store, runs
 from passagent.store.database import DATABASE
+from passagent.store.events import Event, Judged
 from passagent.store.runs import Run
 from passagent.tasks import Task, load_task
 

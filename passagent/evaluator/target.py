@@ -7,10 +7,11 @@ import functools
 import re
 from typing import TYPE_CHECKING
 
-from passagent import extend, resources
+from passagent import extend
 from passagent.config import EvaluatorConfig
 from passagent.errors import UsageError
 from passagent.evaluator.candidate import Candidate
+from passagent.tasks import resources
 
 if TYPE_CHECKING:
     from passagent.extend import Target

@@ -7,9 +7,9 @@ import importlib.util
 from pathlib import Path
 from typing import Literal
 
-from passagent import resources
 from passagent.errors import UsageError, nearest
 from passagent.extend import Target
+from passagent.tasks import resources
 
 Kind = Literal["string", "file"]
 KINDS = ("string", "file")

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from passagent import resources
 from passagent.store.pass_library import KeptPass
+from passagent.tasks import resources
 from passagent.tasks.meta import TensorMeta
 from passagent.tasks.reader import Task
 

@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
-from passagent import resources
 from passagent.errors import UsageError, nearest
 from passagent.experience.diagnosis import LABELS
+from passagent.tasks import resources
 
 HINTS = "knowledge/hints.yaml"
 NOISE = 0.5

@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from passagent import resources
 from passagent.errors import UsageError, nearest
 from passagent.extend import Target
+from passagent.tasks import resources
 
 ROOT = "knowledge/"
 INDEX = "index.md"

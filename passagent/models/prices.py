@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from passagent import resources
 from passagent.config import ModelConfig
 from passagent.errors import UsageError
 from passagent.models.types import Usage
+from passagent.tasks import resources
 
 PAID = ("openai/", "anthropic/")
 _DATE = re.compile(r"-(\d{8}|\d{4}-\d{2}-\d{2})$")

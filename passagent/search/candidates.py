@@ -22,7 +22,6 @@ from passagent.evaluator.fleet.opening import LOCAL
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.service.known import Case, Known, keep, recall
 from passagent.evaluator.service.pool import SubjectLost
-from passagent.events import EvaluationBegun
 from passagent.sandbox.environment import evaluator_version
 from passagent.search.finalists import confirmed_evaluation, evaluation_of
 from passagent.search.islands import IslandView
@@ -30,6 +29,7 @@ from passagent.search.run_models import ask_validator, is_validation_due
 from passagent.search.session import Session
 from passagent.search.stop import Want
 from passagent.store import Episode, Node, Store, nodes
+from passagent.store.events import EvaluationBegun
 from passagent.tasks import Task
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from passagent.agent.prompt import compose
 from passagent.agent.toolbox import Services, open_tools
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.target import target_of
-from passagent.events import EpisodeContinued
 from passagent.models.types import Message, Usage
 from passagent.search.candidates import limits_of, submitter
 from passagent.search.episode_context import describe, episode_context
@@ -19,6 +18,7 @@ from passagent.search.islands import IslandView, choose_parent, gains_after, is_
 from passagent.search.run_models import choose_model, metered, writer_of
 from passagent.search.session import Session
 from passagent.store import SEEDS, Episode, Node, episodes, hint_uses, nodes, runs
+from passagent.store.events import EpisodeContinued
 from passagent.store.redaction import redacted
 
 

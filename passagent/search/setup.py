@@ -26,7 +26,6 @@ from passagent.evaluator.fleet.opening import LOCAL, check_devices, device_label
 from passagent.evaluator.judging.effort import check_task_room
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.target import target_of
-from passagent.events import OnEvent
 from passagent.experience.diagnosis import Diagnosis
 from passagent.experience.hints import load_hints
 from passagent.models import open_model
@@ -42,6 +41,7 @@ from passagent.search.run_files import report, run_log
 from passagent.search.run_memory import open_memory
 from passagent.search.session import EXPERT, Evaluator, Session
 from passagent.store import Node, Run, Store, episodes, nodes, runs, sessions
+from passagent.store.events import OnEvent
 from passagent.store.sessions import driven, resume_command
 from passagent.store.timeline import Follower
 from passagent.tasks import Task, load_task

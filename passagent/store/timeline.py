@@ -11,7 +11,8 @@ import logging
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
-from passagent.events import (
+from passagent.store.database import Store, now
+from passagent.store.events import (
     KINDS,
     EpisodeBegun,
     EpisodeEnded,
@@ -28,7 +29,6 @@ from passagent.events import (
     Replied,
     RequestFailed,
 )  # fmt: skip
-from passagent.store.database import Store, now
 
 log = logging.getLogger("passagent.search")
 

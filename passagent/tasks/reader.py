@@ -19,9 +19,9 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, get_args
 
-from passagent import resources
 from passagent.errors import MachineFault, PassagentError, TaskError, UsageError, closest, nearest
 from passagent.sandbox.machine_memory import available_bytes, memory_bytes
+from passagent.tasks import resources
 from passagent.tasks.meta import TensorMeta, parse, read_meta
 
 GRAPH_LIST = "graph_list.txt"

@@ -13,8 +13,8 @@ from passagent.data.bench.kernelbench import LEVELS_P, Line
 from passagent.data.bench.measure import Work
 from passagent.data.bench.results import Results, Row
 from passagent.data.bench.summary import BOUNDS, METRICS, Estimate, Losses, Summary
-from passagent.events import Event, OnEvent
 from passagent.store import Store, runs
+from passagent.store.events import Event, OnEvent
 from passagent.store.runs import Run
 from passagent.view.progress import PROGRESS, Screen, event_line
 from passagent.view.text import TableData, by_column, clock, number, table

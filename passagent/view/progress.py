@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from passagent import events
 from passagent.agent.prompt import short_note
 from passagent.data.collect import campaign, trials
-from passagent.events import Event
 from passagent.sandbox.faults import os_fault
-from passagent.store import Store, runs
+from passagent.store import Store, events, runs
+from passagent.store.events import Event
 from passagent.store.locks import process_text
 from passagent.store.runs import SEEDS, Run
 from passagent.view.run_summary import status_data, status_text

@@ -36,7 +36,6 @@ from passagent.evaluator.compilers import PREFIX, check
 from passagent.evaluator.fleet.opening import check_devices, machine_of, open_pool
 from passagent.evaluator.result import MANIFEST, Candidate, Speedup, Subject
 from passagent.evaluator.service.pool import EvaluatorPool
-from passagent.events import OnEvent
 from passagent.models import open_model
 from passagent.models.probe import check_models
 from passagent.options import BenchOptions, settings_of
@@ -47,6 +46,7 @@ from passagent.search.run_files import run_log
 from passagent.search.setup import Parts, new_run, open_session
 from passagent.store import Store, nodes, runs
 from passagent.store.database import now
+from passagent.store.events import OnEvent
 from passagent.store.runs import SEEDS, Run
 from passagent.tasks import Task, load_task
 from passagent.tasks.reader import load_tasks, write_list

@@ -22,7 +22,6 @@ from passagent.data.collect.trials import Outcome, Summary, Trial
 from passagent.errors import InfrastructureError, MachineFault, PassagentError, TaskError, UsageError
 from passagent.evaluator.fleet.opening import check_devices, open_pool
 from passagent.evaluator.judging.effort import check_task_room
-from passagent.events import Event
 from passagent.models import open_model
 from passagent.models.probe import check_models
 from passagent.models.types import Model
@@ -34,6 +33,7 @@ from passagent.search.session import Budget, Evaluator, Session
 from passagent.search.setup import Parts, check_money, check_roles, new_run, open_session
 from passagent.search.stop import Progress
 from passagent.store import Store
+from passagent.store.events import Event
 from passagent.store.locks import locked
 from passagent.tasks import load_task
 from passagent.tasks.tasklist import find_tasks, parse_shard

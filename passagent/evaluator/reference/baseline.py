@@ -46,8 +46,7 @@ EPOCH = 32
 """Uses of a reference before its inputs are drawn anew: an evaluation checks and then times with it."""
 MAX_AGE_S = 3600.0
 """The baseline's worker is replaced after this long, s: before it runs into its limit of processor time."""
-_REFRESH_SHARE = 8.0
-_REFRESH_FLOOR_NS = 200_000
+_REFRESH_SHARE, _REFRESH_FLOOR_NS = 8.0, 200_000
 """Refreshing the inputs before every call may take so many times eager's own call, or this long, ns."""
 _DESCRIBED_CALLS, _DESCRIBED_NS = 15, 100_000_000
 """Calls that tell an author eager's time, or ns that they take, at most."""
@@ -76,7 +75,6 @@ class Baseline:
         """
         if self._worker is not None and time.monotonic() - self._born > MAX_AGE_S:
             self._worker.kill()
-            self._lose()
         key = _key(subgraph, dispatch)
         self._see_whether_it_lives()
         kept_reference = self._kept.get(key)
@@ -101,7 +99,7 @@ class Baseline:
         while len(samples) < _DESCRIBED_CALLS and sum(samples) < _DESCRIBED_NS:
             request = run_request(reference, 0, windows * 3, settle=windows[0])
             with self._lease.exclusive():
-                samples += self.ask(request, self._config.timeout_s).reply.samples
+                samples += self._ask(request).reply.samples
         host_ns = reference.host_ns(reference.dispatches)
         eager_us = counted(round(statistics.median(samples)), max(1, reference.repeats), host_ns) / 1e3
         return EagerGraph(subgraph.name, tuple(reference.outputs), tuple(_operators(reference)), eager_us)
@@ -129,19 +127,14 @@ class Baseline:
         """Free the references; the worker ends with its fork server."""
         self._lose()
 
-    def outputs(self, described: Sequence[Described]) -> list[torch.Tensor]:
-        """The tensors that a reply of this worker describes."""
-        assert self._outputs is not None
-        return [self._outputs.read(item) for item in described]
-
     def again(self, reference: Reference, chosen: int, windows: Windows) -> Expected:
         """Eager's outputs on windows of set `chosen`, as on a set of its own."""
-        request, timeout_s = run_request(reference, chosen, [windows], keep=True), self._config.timeout_s
-        eager = self.outputs(self.ask(request, timeout_s).reply.returned.outputs)
+        request = run_request(reference, chosen, [windows], keep=True)
+        eager = self._read(self._ask(request).reply.returned.outputs)
         states: list[States] = []
         if reference.mutated:
             of_states = of_eager(worker_messages.States, reference, chosen, windows)
-            states = self._states(reference, chosen, windows, self.ask(of_states, timeout_s).reply)
+            states = self._states(reference, chosen, windows, self._ask(of_states).reply)
         is_known = reference.expected[chosen].known
         exact, _ = self._float64(reference, chosen, windows) if is_known else (None, [])
         facts = reference.expected[chosen].facts
@@ -158,21 +151,26 @@ class Baseline:
         if held.roundings is None:
             first = held.rotation.first()
             requests = (of_eager(worker_messages.Rounding, held, chosen, first) for chosen in range(SETS))
-            answers = (self.ask(request, self._config.timeout_s) for request in requests)
+            answers = (self._ask(request) for request in requests)
             held.roundings = next(filter(None, (answer.reply.operators for answer in answers)), [])
         return held.roundings
 
-    def ask(self, request: Request[R], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer[R]:
-        """A request about a subgraph at hand. Raises InfrastructureError: eager did answer before."""
+    def _ask(self, request: Request[R]) -> Answer[R]:
+        """Ask about a subgraph at hand. Raises InfrastructureError: eager did answer before."""
         assert self._worker is not None
         try:
-            answer = self._worker.ask(request, timeout_s, fds)
+            answer = self._worker.ask(request, self._config.timeout_s)
         except (WorkerDied, WorkerTimeout) as error:
             self._lose()
             raise endings.lost("the baseline's worker was lost", error) from error
         if answer.error is not None:
             raise endings.failed("eager fails where it ran before", answer.error)
         return answer
+
+    def _read(self, described: Sequence[Described]) -> list[torch.Tensor]:
+        """Return the tensors that a reply of this worker describes."""
+        assert self._outputs is not None
+        return [self._outputs.read(item) for item in described]
 
     def _draw(self, name: str, subgraph: Subgraph, dispatch: str) -> Reference:
         """Values as far beyond what was recorded as the graph allows; where eager fails there, less far."""
@@ -200,22 +198,18 @@ class Baseline:
                 return reference
             values = closer
             reference.close()
-            self.ask(worker_messages.Release(ids=[name]), self._config.timeout_s)
+            self._ask(worker_messages.Release(ids=[name]))
 
     def _capture(self, name: str, subgraph: Subgraph, dispatch: str) -> captures.KeptGraph:
         """Have the worker capture the graph with Dynamo on the recorded values. Raises TaskError."""
-        self.begin(subgraph)
-        assert self._outputs is not None
         rotation = Rotation.of(subgraph)
         with self._lease.host():
             arena, sets = draw_sets(subgraph, subgraph, rotation, None, SET_KINDS[:1])
+        drawn = (arena, [*sets.values()], [*sets])
         try:
-            reference = Reference(
-                name, subgraph, dispatch, arena, [*sets.values()], [*sets], rotation, [], []
-            )
-            request = reference.request(self._outputs)
-            reply = self._run(request, subgraph, (arena.fd, self._outputs.fd))
-            self.ask(worker_messages.Release(ids=[name]), self._config.timeout_s)
+            reference = Reference(name, subgraph, dispatch, *drawn, rotation, [], [])
+            reply = self._take(reference)
+            self._ask(worker_messages.Release(ids=[name]))
         finally:
             arena.close()
         assert reply.nodes is not None
@@ -245,10 +239,8 @@ class Baseline:
         """Have the worker take the subgraph, run it on every set, and see what refreshing inputs costs."""
         subgraph, device = reference.subgraph, self._config.device
         self.begin(subgraph)
-        assert self._outputs is not None
         begun = time.monotonic()
-        request = reference.request(self._outputs)
-        reply = self._run(request, subgraph, (reference.arena.fd, self._outputs.fd))
+        reply = self._take(reference)
         reference.operators = len(_operators(reference))
         reference.dispatches, reference.operator_ns = reply.dispatches, reply.operator_ns
         reference.moved_bytes = input_bytes(subgraph)
@@ -261,7 +253,7 @@ class Baseline:
                 if (kind in FOR_SMALL and not is_small) or (kind in FOR_FAST and is_slow):
                     break
                 ran = self._run(run_request(reference, chosen, [first], keep=True), subgraph)
-                call, eager = ran.returned, self.outputs(ran.returned.outputs)
+                call, eager = ran.returned, self._read(ran.returned.outputs)
                 if chosen == 0:
                     reference.note_outputs(eager, call.outputs)
                     count = sum(tensor.numel() for tensor in eager)
@@ -279,9 +271,16 @@ class Baseline:
             raise (SpecialError(str(error)) if chosen in reference.special else error) from error.__cause__
         if reference.dispatch == "graph" and device != "cpu":
             reference.repeats = hostless.repeats_of(reference.moved_bytes, reference.mutated)
-            self._run(reference.request(self._outputs), subgraph, (reference.arena.fd, self._outputs.fd))
+            self._take(reference)
         reference.often = self._affordable(reference)
         reference.eager_s = time.monotonic() - begun
+
+    def _take(self, reference: Reference) -> worker_messages.GraphReply:
+        """Have the worker take the subgraph, ready to be run; it is started where there is none."""
+        self.begin(reference.subgraph)
+        assert self._outputs is not None
+        arenas = (reference.arena.fd, self._outputs.fd)
+        return self._run(reference.request(self._outputs), reference.subgraph, arenas)
 
     def _expected(
         self, reference: Reference, chosen: int, eager: list[torch.Tensor], facts: list[Fact], is_small: bool
@@ -291,10 +290,9 @@ class Baseline:
             request = of_eager(worker_messages.States, reference, chosen, first)
             states = self._states(reference, chosen, first, self._run(request, reference.subgraph))
         exact, room = None, list[torch.Tensor]()
-        if chosen >= SETS:
-            exact, room = self._float64(reference, chosen, first, secrets.randbits(40), is_small)
-        elif is_small:
-            exact, _ = self._float64(reference, chosen, first)
+        if is_small or chosen >= SETS:
+            seed = secrets.randbits(40) if chosen >= SETS else None
+            exact, room = self._float64(reference, chosen, first, seed, is_small)
         return Expected(eager + [state.after[-1] for state in states], facts, exact, states, room)
 
     def _float64(
@@ -309,15 +307,14 @@ class Baseline:
         request = of_eager(worker_messages.Float64, reference, chosen, windows)
         request = request.model_copy(update={"seed": seed, "is_small": is_small})
         reply = self._run(request, reference.subgraph)
-        exact = None if reply.outputs is None else self.outputs(reply.outputs)
-        return exact, self.outputs(reply.room)
+        exact = None if reply.outputs is None else self._read(reply.outputs)
+        return exact, self._read(reply.room)
 
     def _states(
         self, reference: Reference, chosen: int, windows: Windows, reply: worker_messages.StatesReply
     ) -> list[States]:
-        assert self._outputs is not None
         return [
-            States(position, reference.values(position, chosen, windows), self.outputs(after), due)
+            States(position, reference.values(position, chosen, windows), self._read(after), due)
             for position, after, due in zip(reference.mutated, reply.states, reply.due, strict=True)
         ]
 
@@ -340,12 +337,12 @@ class Baseline:
             often = [i for i in often if i != largest]
 
     def _is_affordable(self, reference: Reference, windows: list[Windows]) -> bool:
-        answer = self.ask(run_request(reference, 0, windows, settle=windows[0]), self._config.timeout_s)
-        counted = sum(answer.reply.samples)
+        answer = self._ask(run_request(reference, 0, windows, settle=windows[0]))
+        calls_ns = sum(answer.reply.samples)
         reference.call_s = min(answer.reply.samples) / 1e9 / max(1, reference.repeats)
-        spent = (answer.clock_ns or 0) - counted
+        spent_ns = (answer.clock_ns or 0) - calls_ns
         floor_ns = _REFRESH_FLOOR_NS * max(1, reference.repeats) * len(windows)
-        return spent <= max(_REFRESH_SHARE * counted, floor_ns)
+        return spent_ns <= max(_REFRESH_SHARE * calls_ns, floor_ns)
 
     def _run(self, request: Request[R], subgraph: Subgraph, fds: tuple[int, ...] = ()) -> R:
         assert self._worker is not None
@@ -376,7 +373,7 @@ class Baseline:
         self._kept.pop(key).close()
         give_memory_back()
         if self._worker is not None:
-            self.ask(worker_messages.Release(ids=[key]), self._config.timeout_s)
+            self._ask(worker_messages.Release(ids=[key]))
 
     def _see_whether_it_lives(self) -> None:
         if self._worker is not None and not self._worker.is_alive():

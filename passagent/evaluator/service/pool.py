@@ -50,7 +50,6 @@ STARTS = 2
 PAUSES_S = (5.0, 20.0, 80.0, 320.0, 600.0)
 """Time in quarantine after the first, second, ... failed health check in a row, s."""
 
-
 _pinned: ContextVar[list[str] | None] = ContextVar("pinned", default=None)
 """The name of the device that evaluations are made on, once the first of them has one; None: on any."""
 
@@ -160,10 +159,9 @@ class EvaluatorPool:
         request: dict[str, Any] = {"task": str(task_path), "bar": bar}
         if isinstance(subject, Candidate):
             request["files"], name = subject.files, f"candidate {subject.key[:12]}"
+            self._foresee(request)
         else:
             request["compiler"], name = subject, f"compiler {subject}"
-        if isinstance(subject, Candidate):
-            self._foresee(request)
         losses: list[str] = []
         machines = 0
         while len(losses) < ATTEMPTS:
@@ -178,9 +176,6 @@ class EvaluatorPool:
                         losses.append(str(lost))
                     if machines == MACHINES:
                         raise InfrastructureError(f"{name} lost {MACHINES} machines: {lost}") from lost
-                except (asyncio.CancelledError, MachineFault):
-                    await slot.owner.stop()  # its answer would be read as the next caller's
-                    raise
                 if len(losses) == 2:
                     self.tell(f"{name} was lost twice though {slot.device.name} is healthy: {losses[-1]}")
         raise SubjectLost(
@@ -226,9 +221,6 @@ class EvaluatorPool:
             except Lost as lost:
                 await slot.owner.stop()
                 raise InfrastructureError(f"{slot.device.name}: {lost}") from lost
-            except asyncio.CancelledError:
-                await slot.owner.stop()  # its answer would be read as the next caller's
-                raise
 
     async def _measure(self, slot: DeviceSlot, request: dict[str, Any]) -> Evaluation:
         """One attempt. A failure that a faulty device may cause counts only if the device is healthy."""
@@ -298,7 +290,11 @@ class EvaluatorPool:
                         self._quarantine(slot, problem)
                         continue
                     slot.failed_starts = 0
-                yield slot
+                try:
+                    yield slot
+                except (asyncio.CancelledError, MachineFault):
+                    await slot.owner.stop()  # its answer would be read as the next caller's
+                    raise
                 return
             finally:
                 slot.is_busy = False
@@ -313,14 +309,14 @@ class EvaluatorPool:
                 if self._is_closed:
                     raise InfrastructureError("the evaluator was closed before it came to this candidate")
                 slots = [slot for slot in self._slots if slot.is_open()]
-                if not slots and time.monotonic() < patient_until:
+                if not slots:
+                    if time.monotonic() >= patient_until:
+                        raise InfrastructureError(f"no device is fit: {self._reasons()}")
                     if not is_told:
                         is_told = True
                         self.tell(f"waiting: no device is fit: {self._reasons()}")
                     await asyncio.sleep(LOOK_S)
                     continue
-                if not slots:
-                    raise InfrastructureError(f"no device is fit: {self._reasons()}")
                 if pinned := [slot for slot in slots if slot.device.name in (_pinned.get() or ())]:
                     slots = pinned
                 free = [slot for slot in slots if not slot.is_busy]
@@ -394,10 +390,7 @@ def _cpu_sets(config: EvaluatorConfig) -> int:
 
 
 def _owner(
-    device: Device,
-    config: EvaluatorConfig,
-    cores: list[int],
-    tell: Callable[[str], None],
+    device: Device, config: EvaluatorConfig, cores: list[int], tell: Callable[[str], None]
 ) -> DeviceOwner:
     if config.isolation == "sandboxed":
         return RefereeProcess(device, config, cores, tell)

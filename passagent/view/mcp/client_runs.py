@@ -19,7 +19,6 @@ from passagent.config import Config, override
 from passagent.errors import PassagentError
 from passagent.evaluator.hardware.devices import first_device
 from passagent.evaluator.hardware.machine import measure_machine
-from passagent.events import Event, Noted
 from passagent.models.types import Message, Reply, ToolSpec, assistant
 from passagent.search.controller import driving, watch_run
 from passagent.search.expansion import conclude
@@ -28,6 +27,7 @@ from passagent.search.session import Evaluator, Session
 from passagent.search.setup import Parts, new_run, open_session, same_run
 from passagent.store import Store, episodes, nodes, runs, sessions
 from passagent.store.episodes import Episode
+from passagent.store.events import Event, Noted
 from passagent.store.nodes import CANCELLED
 from passagent.store.runs import CLIENTS
 from passagent.tasks import Task

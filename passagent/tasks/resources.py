@@ -1,4 +1,4 @@
-"""Where prompts, knowledge, configs and examples are: in the wheel, the checkout, or a user's directory.
+"""Where example tasks, prompts, knowledge and configs are: in the wheel, the checkout, or a user's directory.
 
 A user's directory of the same layout (`PASSAGENT_RESOURCES=DIR`) overrides the shipped files one by one.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from passagent.errors import UsageError
 
-_PACKAGE = Path(__file__).resolve().parent
+_PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def roots() -> tuple[Path, ...]:
