@@ -68,6 +68,10 @@ TASKS = {
         "return (tmp_0, tmp_2, tmp_3)",
         [[([32, 48], BF16), ([48, 16], BF16)]],
     ),
+    "product_relu_half": TaskText(
+        "tmp_0 = in_0 @ in_1\ntmp_1 = torch.nn.functional.relu(tmp_0)\nreturn (tmp_1,)",
+        [[([192, 128], F16), ([128, 256], F16)]],
+    ),
     "long_product_half": TaskText(
         "tmp_0 = in_0 @ in_1\ntmp_1 = tmp_0 * 0.0009765625\nreturn (tmp_1,)",
         [[([16, 256], BF16), ([256, 16], BF16)]],

@@ -138,6 +138,10 @@ WRONG = {
     "a grid for C++": (with_step(EVERYTHING, 5, grid=(2, 1, 1)), "C\\+\\+ has none"),
     "a block for C++": (with_step(EVERYTHING, 5, block=(2, 1, 1)), "only CUDA C\\+\\+"),
     "a grid that is too high": (with_step(GPU, 1, grid=(1, 65536, 1)), "the grid"),
+    "clusters beyond the grid": (
+        with_step(h.on_gpu(h.triton(options=m.Options(num_ctas=4))), 1, grid=(1 << 29, 1, 1)),
+        "with the grid .536870912, 1, 1.; CUDA takes",
+    ),
     "an int that is too long": (with_argument(GPU, 1, 3, h.number(1 << 31)), "argument n of add: a int"),
     "memory of the host": (with_value(GPU, 0, device="cpu"), "not on cuda"),
     "nothing launched": (with_step(GPU, 1, grid=(0, 1, 1)), "value 2, which no step writes"),

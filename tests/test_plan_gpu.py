@@ -187,7 +187,6 @@ ON_GPU = [case.name for case in HONEST.values() if case.gpu or plans.uses_triton
 OTHERWISE = {
     "chain_in_place_by_two_kernels", "count_in_place_read_only",
     "last_of_a_chain_in_place_elsewhere",
-    "tensor_descriptors",  # descriptors made on the host are not launched
 }  # fmt: skip
 
 

@@ -136,10 +136,16 @@ def test_a_kernel_is_for_the_gpu_that_it_was_recorded_for():
         compiling.build_triton(h.triton(), "sm_80")
 
 
+def test_a_pointer_to_eight_bit_floats_is_one_in_the_signature():
+    for dtype, word in (("f8E5M2", "*fp8e5"), ("f8E4M3FN", "*fp8e4nv")):
+        ttir = f"module {{ tt.func public @k(%p: !tt.ptr<{dtype}>) {{ tt.return }} }}"
+        assert compiling.build_triton(h.triton(ttir, "k", (word,)), "sm_90").exists()
+
+
 def test_options_reach_the_compiler():
     kernel = h.triton(options=m.Options(num_warps=8, maxnreg=32))
     plan = h.on_gpu(kernel)
     built = compiling.compile_plan(plan, "sm_90")[kernel.digest()]
     assert built.threads == 256
-    with pytest.raises(KernelRefused, match="num_ctas"):
-        compiling.build_triton(h.triton(options=m.Options(num_ctas=2)), "sm_90")
+    clusters = h.triton(options=m.Options(num_ctas=2))
+    assert compiling.compile_plan(h.on_gpu(clusters), "sm_90")[clusters.digest()].ctas == 2

@@ -12,6 +12,7 @@ from passagent.errors import PassagentError
 
 _SHARED_WITHOUT_ASKING = 48 * 1024
 _MAX_DYNAMIC_SHARED = 8
+_NON_PORTABLE_CLUSTER, _PORTABLE = 14, 8
 
 
 def functions() -> dict[str, Any]:
@@ -19,10 +20,12 @@ def functions() -> dict[str, Any]:
     cuda = _driver()
     return {
         "launch": cuda.cuLaunchKernel,
+        "launch_clusters": cuda.cuLaunchKernelEx,
         "error_text": cuda.cuGetErrorString,
         "fill": cuda.cuMemsetD8Async,
         "fill_words": cuda.cuMemsetD32Async,
         "copy": cuda.cuMemcpyDtoDAsync_v2,
+        "encode": cuda.cuTensorMapEncodeTiled,
     }
 
 
@@ -67,6 +70,20 @@ def allow_shared(name: str, function: int, size: int) -> None:
     if size > _SHARED_WITHOUT_ASKING:
         code = _driver().cuFuncSetAttribute(ctypes.c_void_p(function), _MAX_DYNAMIC_SHARED, size)
         _check(f"{name} with {size} bytes of shared memory", code)
+
+
+def allow_clusters(name: str, function: int, blocks: int) -> None:
+    """Let a kernel run in clusters of so many blocks. Raises RuntimeError if it cannot."""
+    if blocks > _PORTABLE:
+        code = _driver().cuFuncSetAttribute(ctypes.c_void_p(function), _NON_PORTABLE_CLUSTER, 1)
+        _check(f"{name} in clusters of {blocks} blocks", code)
+
+
+def version() -> int:
+    """The version of CUDA that the driver supports, such as 13000."""
+    number = ctypes.c_int()
+    _check("asking for the driver's version", _driver().cuDriverGetVersion(ctypes.byref(number)))
+    return number.value
 
 
 def parameter_sizes(function: int) -> list[int] | None:

@@ -17,7 +17,7 @@ from passagent.kernels import driver, launch, layout
 from passagent.kernels.launch import OUTPUT, Parameter, Sizes
 from passagent.kernels.layout import Like, Order, strides
 
-OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion", "maxnreg")
+OPTIONS = ("num_warps", "num_stages", "num_ctas", "enable_fp_fusion", "maxnreg")
 """Options of Triton's compiler that a plan may set."""
 
 _TYPES = {

@@ -20,7 +20,7 @@ struct parameter {
 struct variant {
   struct variant* next;
   void* function;
-  uint32_t sizes[7];  // grid, block, shared memory
+  uint32_t sizes[SIZES];
   int32_t device_type, device;
   uint32_t count;
   struct parameter* parameters;
@@ -271,7 +271,7 @@ PyObject* launch_function_of(PyObject* self) {
   return PyCFunction_NewEx(&l->method, self, NULL);
 }
 
-// From now on arguments such as these launch `function`; 0 if no kernel takes them. `sizes`: grid, block, shared;
+// From now on arguments such as these launch `function`; 0 if no kernel takes them.
 // `made_of`: size, stride and dtype of each output.
 int launch_add(PyObject* self, PyObject* const* args, intptr_t arguments, void* function, const uint32_t* sizes,
                const struct parameter* parameters, uint32_t count, PyObject* const* made_of, uint32_t outputs) {

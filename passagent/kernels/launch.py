@@ -33,8 +33,11 @@ TYPES: dict[str, type] = {
     "float": ctypes.c_float,
     "double": ctypes.c_double,
     "bool": ctypes.c_bool,
+    "CUtensorMap": ctypes.c_uint64 * 16,
 }
-"""C types of parameters, in the order of `enum target` of launch.c."""
+"""C types of parameters, in the order of `enum target` of launch.c, which passes no CUtensorMap."""
+SIZES = 8
+"""Numbers of a launch in host.h: grid, block, shared memory, blocks of a cluster."""
 
 Shape = int | tuple[int, ...]
 
@@ -131,7 +134,7 @@ class Launch:
             slot.target, slot.source = list(TYPES).index(ctype), source
             value = TYPES[ctype](constant)
             ctypes.memmove(ctypes.byref(slot), ctypes.byref(value), ctypes.sizeof(value))
-        flat_sizes = (ctypes.c_uint32 * 7)(*sizes.grid, *sizes.block, sizes.shared)
+        flat_sizes = (ctypes.c_uint32 * SIZES)(*sizes.grid, *sizes.block, sizes.shared, 1)
         flat: list[Any] = []
         for like in outputs:
             flat += [like.shape, strides(like.shape, like.order), like.dtype]
@@ -203,8 +206,8 @@ def library() -> ctypes.PyDLL:
 
 class _Host(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("torch", "tensor_type", "launch", "error_text")),
-        *((name, ctypes.c_void_p) for name in ("fill", "fill_words", "copy")),
+        *((name, ctypes.c_void_p) for name in ("torch", "tensor_type", "launch", "launch_clusters")),
+        *((name, ctypes.c_void_p) for name in ("error_text", "fill", "fill_words", "copy", "encode")),
         ("empty", ctypes.c_void_p * 2),
     )
 

@@ -153,14 +153,18 @@ class AddressArg(Record):
 
 
 class DescriptorArg(Record):
-    """For Triton only: a tensor descriptor (`TensorDescriptor`) over a value; strides in elements."""
+    """For Triton only: a tensor descriptor (`TensorDescriptor`) over a value; strides in elements.
+
+    A load beyond the shape gives `padding`; one of float32 values rounds them to `tf32`.
+    """
 
     kind: Literal["descriptor"] = "descriptor"
     value: Number
     shape: Sizes
     stride: Sizes
     block: Sizes
-    padding: Word
+    padding: Literal["zero", "nan"]
+    tf32: bool = False
 
 
 class TritonDtypeArg(Record):

@@ -287,7 +287,9 @@ def _check_grid(kernel: model.Kernel, step: Launch) -> None:
         raise PlanError(f"launches {kernel.entry} with a block or shared memory; only CUDA C++ has them")
     if kernel.kind == "cpp" and step.grid != (1, 1, 1):
         raise PlanError(f"launches {kernel.entry} with a grid; C++ has none")
-    if any(size > most for size, most in zip(step.grid, MOST_GRID, strict=True)):
+    clusters = kernel.options.num_ctas or 1 if isinstance(kernel, model.TritonKernel) else 1
+    blocks = (step.grid[0] * clusters, *step.grid[1:])
+    if any(size > most for size, most in zip(blocks, MOST_GRID, strict=True)):
         raise PlanError(f"launches {kernel.entry} with the grid {step.grid}; CUDA takes up to {MOST_GRID}")
 
 
@@ -297,17 +299,30 @@ def _reached(plan: Plan, leaf: ValueArg | AddressArg | DescriptorArg, state: _St
     if isinstance(leaf, AddressArg):
         _check_address(plan, leaf.value, leaf.offset)
     elif isinstance(leaf, DescriptorArg):
-        value = plan.values[leaf.value]
-        if not len(leaf.shape) == len(leaf.stride) == len(leaf.block):
-            raise PlanError(f"{where}: a descriptor's shape, strides and block differ in length")
-        view = ViewValue(
-            shape=leaf.shape, stride=leaf.stride, dtype=value.dtype, device=value.device, of=0, offset=0
-        )
-        if memory.span(view) > memory.span(value):
-            raise PlanError(f"{where}: the descriptor goes beyond value {leaf.value}")
+        _check_descriptor(plan, leaf, where)
     value = plan.values[base]
     pointed = value.addresses if isinstance(value, ConstantValue) else ()
     return {base, *(memory.place(plan, address.value).base for address in pointed)}
+
+
+def _check_descriptor(plan: Plan, described: DescriptorArg, where: str) -> None:
+    """Check that a descriptor reaches nothing beside its value, and is one that TMA takes."""
+    value, (base, offset) = plan.values[described.value], memory.place(plan, described.value)
+    if not 1 <= len(described.shape) == len(described.stride) == len(described.block) <= 5:
+        raise PlanError(f"{where}: a descriptor has one to five dimensions, each with stride and block")
+    view = ViewValue(
+        shape=described.shape, stride=described.stride, dtype=value.dtype, device=value.device, of=0, offset=0
+    )
+    if 0 in view.shape or memory.span(view) > memory.span(value):
+        raise PlanError(f"{where}: the descriptor goes beyond value {described.value}; describe all of it")
+    start = plan.values[base]
+    aligned = start.alignment if isinstance(start, InputValue) else 16
+    steps = [step * memory.dtype_of(value).itemsize for step in view.stride[:-1]]
+    if view.stride[-1] != 1 or any(step % 16 for step in (aligned, offset, *steps)):
+        what = "a descriptor's last stride is 1, the others and its address multiples of 16 bytes"
+        raise PlanError(f"{where}: {what}")
+    if described.tf32 and value.dtype != "float32":
+        raise PlanError(f"{where}: a descriptor rounds float32 to TF32, not {value.dtype}")
 
 
 def _check_native(plan: Plan, argument: Argument, parameter: model.Parameter, where: str) -> None:
@@ -340,7 +355,8 @@ def _check_triton(plan: Plan, argument: Argument, parameter: model.Parameter, wh
         word = _POINTERS.get(plan.values[argument.value].dtype, ("", ""))[1]
         fits = kind in (f"*{word}", f"*k{word}") or (word == "u1" and kind == "*i1")
     elif isinstance(argument, DescriptorArg):
-        fits = kind.startswith("tensordesc<")
+        word = _POINTERS.get(plan.values[argument.value].dtype, ("", ""))[1]
+        fits = kind.replace(" ", "") == f"tensordesc<{word}[{','.join(map(str, argument.block))}]>"
     elif isinstance(argument, AddressArg):
         fits = kind in ("i64", "u64")
     elif isinstance(argument, (arguments.IntArg, arguments.BoolArg)):

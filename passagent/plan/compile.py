@@ -33,6 +33,13 @@ _CTYPES = {
     "f64": "double",
 }  # fmt: skip
 """Types of parameters in TTIR that are not pointers, as C types."""
+_DESCRIPTOR = re.compile(r"tensordesc<(\w+)\[([\d, ]+)\]>")
+"""A descriptor's type in Triton's signatures.
+
+TTIR has it as `!tt.tensordesc<128x64xf16>`, that of Triton 3.6 as `!tt.tensordesc<tensor<128x64xf16>>`.
+"""
+_HOST_TYPES = {8: 10, 9: 8, 10: 9}
+"""Types of elements that the driver counts otherwise than TMA's instructions, whose numbers Triton gives."""
 _LIKE = {
     "u1": "i1",
     "u8": "i8",
@@ -42,6 +49,8 @@ _LIKE = {
     "fp16": "f16",
     "fp32": "f32",
     "fp64": "f64",
+    "fp8e4nv": "f8E4M3FN",
+    "fp8e5": "f8E5M2",
 }
 _TALK = re.compile(
     r'^(?:loc\("[^"]*":\d+:\d+\)|[^\s:]*\.ttir:\d+:\d+): error: (.*)$|^refused: (.*)$', re.MULTILINE
@@ -69,8 +78,10 @@ class Built:
     """A compiled kernel.
 
     Of C++ `path` is a shared object. Of device code it is a file for `build_cuda.unpack`, and `types` are the
-    C types of its parameters. Of Triton's kernels also: `threads` and `shared` (bytes) of a block, and
-    `scratch`, bytes of global memory that it needs for each block of the grid.
+    C types of its parameters. Of Triton's kernels also: `threads` and `shared` (bytes) of a block, `scratch`,
+    bytes of global memory that it needs for each program of the grid, `ctas`, the blocks of a program, and
+    `maps`: for each parameter of type CUtensorMap the type of its elements and its swizzle, as CUDA's driver
+    counts them, then the box.
     """
 
     path: Path
@@ -78,6 +89,8 @@ class Built:
     threads: int = 0
     shared: int = 0
     scratch: int = 0
+    ctas: int = 1
+    maps: tuple[tuple[int, ...], ...] = ()
 
 
 def compile_plan(plan: Plan, arch: str | None = None) -> dict[str, Built]:
@@ -118,7 +131,9 @@ def _triton(plan: Plan, kernel: TritonKernel, arch: str | None) -> Built:
         tuple(facts["types"]),
         _WARP * facts["num_warps"],
         facts["shared"],
-        facts["scratch"],
+        facts["scratch"] * facts["num_ctas"],
+        facts["num_ctas"],
+        tuple(map(tuple, facts["maps"])),
     )
 
 
@@ -155,10 +170,11 @@ def _compile(kernel: TritonKernel, request: str, scratch: Path) -> Path:
     cubin = (scratch / "kernel.cubin").read_bytes()
     facts = json.loads((scratch / "kernel.json").read_text())
     build_cuda.check_built((scratch / "kernel.ptx").read_text(), cubin, kernel.text)
-    if facts["num_ctas"] != 1:
-        message = "has num_ctas of more than 1, which is not launched"
-        raise KernelRefused("triton_option", _line(kernel), message)
-    facts["types"] = _types(kernel, facts["types"])
+    facts["types"] = _types(kernel, facts["types"], facts.pop("passed"))
+    facts["maps"] = [
+        [_HOST_TYPES.get(found["elem_type"], found["elem_type"]), found["swizzle"], *found["block_size"]]
+        for found in facts["maps"]
+    ]
     (scratch / "kernel").write_bytes(json.dumps(facts).encode() + b"\n" + cubin)
     return scratch / "kernel"
 
@@ -180,16 +196,18 @@ def _line(kernel: TritonKernel, refusal: str = "") -> int:
     return next((line for line in lines if line > 1), 1)
 
 
-def _types(kernel: TritonKernel, types: list[str]) -> list[str]:
-    """C types of the parameters of compiled IR, which must be those of the plan's signature."""
-    expected = [_like(kind) for kind in _flat(kernel.signature)]
-    if any(kind.startswith("tensordesc") for kind in expected):
-        message = "is given a descriptor made on the host; make it in the kernel: tl.make_tensor_descriptor"
-        raise KernelRefused("triton_ir", _line(kernel), message)
-    if expected != types or not all(kind.startswith("*") or kind in _CTYPES for kind in types):
+def _types(kernel: TritonKernel, types: list[str], passed: list[str]) -> list[str]:
+    """C types of what compiled IR is `passed`; its `types` must be those of the plan's signature."""
+    expected = [like for kind in _flat(kernel.signature) for like in _like(kind)]
+    types = [kind.replace("<tensor<", "<").replace(">>", ">") for kind in types]
+    ctypes = [
+        "CUtensorMap" if kind.startswith("!tt.tensordesc<") else _CTYPES.get(kind, "") for kind in passed
+    ]
+    ctypes = ["void*" if kind.startswith("*") else ctype for kind, ctype in zip(passed, ctypes, strict=True)]
+    if expected != types or "" in ctypes:
         message = f"takes {', '.join(types)}; its signature says {', '.join(expected)}"
         raise KernelRefused("triton_ir", _line(kernel), message)
-    return ["void*" if kind.startswith("*") else _CTYPES[kind] for kind in types]
+    return ctypes
 
 
 def _flat(parameters: tuple[Parameter, ...]) -> Iterator[str]:
@@ -201,11 +219,16 @@ def _flat(parameters: tuple[Parameter, ...]) -> Iterator[str]:
             yield parameter.type
 
 
-def _like(kind: str) -> str:
-    """A type of Triton's signatures as TTIR writes it."""
+def _like(kind: str) -> list[str]:
+    """A type of Triton's signatures as TTIR writes it; behind a descriptor are its shape and strides."""
+    descriptor = _DESCRIPTOR.fullmatch(kind)
+    if descriptor is not None:
+        word, block = descriptor[1], re.findall(r"\d+", descriptor[2])
+        word = f"{'u' if word[0] == 'u' else 's'}i{word[1:]}" if word[0] in "iu" else _LIKE.get(word, word)
+        return [f"!tt.tensordesc<{'x'.join(block)}x{word}>", *["i32"] * len(block), *["i64"] * len(block)]
     pointer = "*" if kind.startswith("*") else ""
     word = kind.removeprefix("*").removeprefix("k") if pointer else kind
-    return pointer + _LIKE.get(word, word)
+    return [pointer + _LIKE.get(word, word)]
 
 
 def _hands_over_addresses(plan: Plan) -> bool:

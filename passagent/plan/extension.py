@@ -42,7 +42,18 @@ def array(kind: Any, items: Sequence[Any]) -> Any:
 class Cell(ctypes.Structure):
     """struct cell."""
 
-    _fields_ = (("value", ctypes.c_uint64), ("slot", ctypes.c_int32), ("unused", ctypes.c_int32))
+    _fields_ = (("value", ctypes.c_uint64), ("slot", ctypes.c_int32), ("map", ctypes.c_int32))
+
+
+class Map(ctypes.Structure):
+    """struct map."""
+
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in ("kind", "rank", "swizzle", "fill", "small")),
+        ("box", ctypes.c_uint32 * 5),
+        ("sizes", ctypes.c_uint64 * 5),
+        ("strides", ctypes.c_uint64 * 5),
+    )
 
 
 class Object(ctypes.Structure):
@@ -63,7 +74,7 @@ class Step(ctypes.Structure):
         ("kind", ctypes.c_int32),
         ("first", ctypes.c_uint32),
         ("count", ctypes.c_uint32),
-        ("sizes", ctypes.c_uint32 * 7),
+        ("sizes", ctypes.c_uint32 * launch.SIZES),
         ("function", ctypes.c_void_p),
         ("size", ctypes.c_uint64),
         ("pattern", ctypes.c_uint64),
@@ -98,8 +109,18 @@ class Program(ctypes.Structure):
         *((name, ctypes.c_int32) for name in ("cpu", "device", "running", "many")),
         *(
             (name, ctypes.c_uint32)
-            for name in ("inputs", "slots", "outputs", "computed", "cells", "steps", "objects", "results")
+            for name in (
+                "inputs",
+                "slots",
+                "outputs",
+                "computed",
+                "cells",
+                "steps",
+                "objects",
+                "results",
+                "maps",
+            )
         ),
-        *((name, ctypes.c_void_p) for name in ("input", "made", "cell", "object", "step")),
-        *((name, ctypes.c_void_p) for name in ("at", "values", "parameters", "tensor")),
+        *((name, ctypes.c_void_p) for name in ("input", "made", "cell", "object", "step", "map")),
+        *((name, ctypes.c_void_p) for name in ("at", "values", "parameters", "tensor", "encoded")),
     )

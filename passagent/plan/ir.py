@@ -117,8 +117,16 @@ def problems(module: Any, entry: str, addresses: bool) -> list[str]:
     return list(dict.fromkeys(text for text in texts if text is not None))
 
 
-def compiled(module: Any, backend: Any, options: Any) -> tuple[str, bytes, dict[str, Any]]:
-    """PTX, cubin and Triton's facts about a checked module, which is changed."""
+def types(module: Any, entry: str) -> list[str]:
+    """Types of the parameters of a module's kernel, in Triton's words."""
+    return list(module.get_function_signature(module.get_function(entry)))
+
+
+def compiled(module: Any, backend: Any, options: Any, entry: str) -> tuple[str, bytes, dict[str, Any]]:
+    """PTX, cubin and Triton's facts about a checked module, which is changed.
+
+    The fact `passed`: the parameters' types after descriptors became pointers, where the GPU has no TMA.
+    """
     stages: dict[str, Any] = {}
     metadata = dict(vars(options))
     from triton.backends.compiler import Language
@@ -127,6 +135,8 @@ def compiled(module: Any, backend: Any, options: Any) -> tuple[str, bytes, dict[
     outputs: dict[str, Any] = {}
     for name, stage in stages.items():
         module = outputs[name] = stage(module, metadata)
+        if name == "ttir":
+            metadata["passed"] = types(module, entry)
     return outputs["ptx"], outputs["cubin"], metadata
 
 
@@ -134,7 +144,8 @@ def main(file: str, request: str) -> int:
     """Check and compile; exit code 1 if the text may not run or does not compile.
 
     The request: `entry`, `capability` (90), `options` of Triton, `addresses` (tt.int_to_ptr is allowed).
-    kernel.json: `entry` (the symbol), `types` of the parameters in Triton's words, `num_warps`, `num_ctas`,
+    kernel.json: `entry` (the symbol), `types` of the parameters as they were checked, `passed` as they are
+    compiled, `maps` (what Triton decided about the tensor map of each descriptor), `num_warps`, `num_ctas`,
     `shared` (bytes for a block), `scratch` (bytes of global memory for a block, aligned to 256 at most).
     A file `ready` says that Triton itself was there.
     """
@@ -151,12 +162,13 @@ def main(file: str, request: str) -> int:
     if refusals:
         print("\n".join(f"refused: {text}" for text in refusals), file=sys.stderr)
         return 1
-    types = list(module.get_function_signature(module.get_function(settings["entry"])))
-    ptx, cubin, facts = compiled(module, backend, options)
+    written = types(module, settings["entry"])
+    ptx, cubin, facts = compiled(module, backend, options, settings["entry"])
     Path("kernel.ptx").write_text(ptx)
     Path("kernel.cubin").write_bytes(cubin)
-    launch_facts = {name: facts[name] for name in ("num_warps", "num_ctas", "shared")}
-    needs = {"entry": facts["name"], "types": types, "scratch": facts.get("global_scratch_size") or 0}
+    launch_facts = {name: facts[name] for name in ("passed", "num_warps", "num_ctas", "shared")}
+    needs = {"entry": facts["name"], "types": written, "scratch": facts.get("global_scratch_size") or 0}
+    needs["maps"] = facts.get("tensordesc_meta") or []
     Path("kernel.json").write_text(json.dumps(launch_facts | needs))
     return 0
 

@@ -17,7 +17,14 @@ from triton.runtime import autotuner, jit
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from passagent.plan import kernel_text
-from passagent.plan.arguments import Argument, DescriptorArg, FunctionArg, TritonDtypeArg, TupleArg
+from passagent.plan.arguments import (
+    Argument,
+    DescriptorArg,
+    FunctionArg,
+    TritonDtypeArg,
+    TupleArg,
+    ValueArg,
+)
 from passagent.plan.model import (
     Alternative,
     Attribute,
@@ -48,6 +55,14 @@ def install(recorder: Recorder) -> None:
     jit.JITFunction.run = run  # type: ignore[method-assign]
     autotuner.Autotuner.run = tuned  # type: ignore[method-assign]
     triton.set_allocator = lambda allocator: None
+    check = TensorDescriptor.__post_init__
+
+    def described(self: TensorDescriptor) -> None:
+        if recorder.session is not None:
+            _check_descriptor(recorder.session, self)
+        check(self)
+
+    TensorDescriptor.__post_init__ = described
 
 
 def launch(session: Session, kernel: Any, args: tuple[Any, ...], grid: Any, kwargs: dict[str, Any]) -> None:
@@ -192,12 +207,16 @@ def _argument(session: Session, value: Any) -> Argument:
     if isinstance(value, jit.JITCallable):
         return FunctionArg(name=value.fn.__name__)
     if isinstance(value, TensorDescriptor):
+        _check_descriptor(session, value)
+        base = _argument(session, value.base)
+        assert isinstance(base, ValueArg)
         return DescriptorArg(
-            value=session.use(value.base).value,
+            value=base.value,
             shape=tuple(map(int, value.shape)),
             stride=tuple(map(int, value.strides)),
             block=tuple(map(int, value.block_shape)),
-            padding=str(value.padding),
+            padding=value.padding,  # type: ignore[arg-type]
+            tf32=getattr(value, "round_f32_to_tf32", False),  # Triton 3.6 has no such option
         )
     if isinstance(value, (tuple, list)):
         fields = tuple(getattr(value, "_fields", ()))
@@ -205,6 +224,21 @@ def _argument(session: Session, value: Any) -> Argument:
     if isinstance(value, int) and not isinstance(value, bool):
         return session.whole(value)
     return session.constant(value)
+
+
+def _check_descriptor(session: Session, described: TensorDescriptor) -> None:
+    """Refuse what TMA cannot address."""
+    *steps, last = described.strides or (1,)
+    odd = [step for step in steps if step * described.base.itemsize % 16]
+    beside = session.recorder.address(described.base) % 16
+    if last != 1:
+        session.refuse(f"describes a tensor whose last stride is {last}; describe x.t() or x.contiguous()")
+    if odd:
+        what = f"describes a tensor with a stride of {odd[0]} elements, no multiple of 16 bytes"
+        session.refuse(f"{what}; pad its rows, or load by pointers")
+    if beside:
+        what = f"describes a tensor {beside} bytes behind a multiple of 16"
+        session.refuse(f"{what}; describe the whole tensor and add the offset in the kernel")
 
 
 def _tune(session: Session, tuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -247,7 +281,8 @@ class _Compiled:
     def __init__(self, recorder: Recorder, kernel: Any, kwargs: dict[str, Any]) -> None:
         self._recorder, self._kernel, self._kwargs = recorder, kernel, kwargs
         warps = kwargs.get("num_warps", 4)
-        self.metadata = types.SimpleNamespace(shared=1024, num_warps=warps, num_ctas=1)
+        ctas = kwargs.get("num_ctas") or 1
+        self.metadata = types.SimpleNamespace(shared=1024, num_warps=warps, num_ctas=ctas)
 
     def _init_handles(self) -> None: ...
 

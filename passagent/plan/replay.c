@@ -11,9 +11,23 @@ enum { NOWHERE = -1 };
 
 // A number that a step is given: as it is, or (slot >= 0) plus where the tensor of the slot lies at this call.
 // Slots are counted through the inputs, then the outputs, then what operators of torch return.
+// Where there is a map, the kernel is given that, with the number as its address.
 struct cell {
   uint64_t value;
-  int32_t slot, unused;
+  int32_t slot, map;
+};
+
+// What CUDA's driver makes a tensor map of, beside the address; dimensions begin with the innermost.
+struct map {
+  int32_t kind, rank, swizzle, fill, small;
+  uint32_t box[5];
+  uint64_t sizes[5], strides[5];  // strides: in bytes, from the second dimension on
+};
+
+// A tensor map as a kernel is given it, and the address in it.
+struct encoded {
+  _Alignas(64) uint64_t words[16];
+  uint64_t address;
 };
 
 // A tensor that a step or the caller is given: that of a slot, or `fixed`; with a `view` what `look` makes of both.
@@ -25,7 +39,7 @@ struct object {
 struct step {
   int32_t kind;
   uint32_t first, count;  // its cells; of CALL its objects
-  uint32_t sizes[7];      // of a launch: grid, block, shared memory
+  uint32_t sizes[SIZES];  // of a launch
   void* function;         // LAUNCH: machine code; CALL: a callable of Python
   uint64_t size;          // FILL, COPY: bytes; CALL: how many tensors it returns, in a tuple
   uint64_t pattern;       // FILL: what 8 bytes of it are; CALL: the slot of the first of these tensors
@@ -45,16 +59,18 @@ struct program {
   PyMethodDef method;
   PyObject *explain, *look, *empty, *keep;  // keep: all that the tables refer to, and they themselves
   int32_t cpu, device, running, many;       // many: the results are a tuple, even if it is one
-  uint32_t inputs, slots, outputs, computed, cells, steps, objects, results;
+  uint32_t inputs, slots, outputs, computed, cells, steps, objects, results, maps;
   struct input* input;
   PyObject* (*made)[3];  // size, stride and dtype of each output
   struct cell* cell;
   struct object* object;  // the results are the last
   struct step* step;
+  struct map* map;
   // of the running call
   uint64_t *at, *values;
   void** parameters;
   PyObject** tensor;
+  struct encoded* encoded;  // of each map
 };
 
 static const char capsule[] = "passagent.replay";
@@ -153,6 +169,22 @@ static int put(const struct program* p, const struct step* s, uint64_t target, u
          succeeded(host.fill_words(target + 4, (uint32_t)(address >> 32), 1, stream), s->name);
 }
 
+// Make a kernel's tensor map unless it is that of this address. 0 with an error set if the driver cannot.
+static int encode(const struct program* p, const struct step* s, int32_t number, uint64_t address) {
+  static const uint32_t every[5] = {1, 1, 1, 1, 1};
+  enum { NOT_INTERLEAVED = 0, PROMOTE_TO_128_BYTES = 2 };
+  const struct map* m = &p->map[number];
+  struct encoded* e = &p->encoded[number];
+  if (e->address == address) return 1;
+  e->address = 0;
+  int code = host.encode(e->words, m->kind, (uint32_t)m->rank, (void*)address, m->sizes, m->strides, m->box, every,
+                         NOT_INTERLEAVED, m->swizzle, PROMOTE_TO_128_BYTES, m->fill);
+  if (!succeeded(code, s->name)) return 0;
+  if (m->small) e->words[1] &= ~(1ull << 21);
+  e->address = address;
+  return 1;
+}
+
 // What a call returned is held until the replay ends.
 static int keep_results(struct program* p, const struct step* s, PyObject* results) {
   for (uint32_t i = 0; i < s->size; ++i) {
@@ -187,6 +219,7 @@ static int run(struct program* p) {
     const struct step* s = &p->step[i];
     for (uint32_t k = s->first; s->kind != CALL && k < s->first + s->count; ++k) {
       if (p->cell[k].slot != NOWHERE) p->values[k] = p->at[p->cell[k].slot] + p->cell[k].value;
+      if (p->cell[k].map != NOWHERE && !encode(p, s, p->cell[k].map, p->values[k])) return 0;
     }
     const uint64_t* given = p->values + s->first;
     int right = 0;
@@ -275,6 +308,7 @@ static void forget(PyObject* self) {
   free(p->values);
   free(p->parameters);
   free(p->tensor);
+  free(p->encoded);
   free(p);
 }
 
@@ -288,9 +322,12 @@ PyObject* replay_new(const struct program* described) {
   p->tensor = calloc(p->slots + p->outputs + p->computed + 1, sizeof *p->tensor);
   p->values = calloc(p->cells + 1, sizeof *p->values);
   p->parameters = calloc(p->cells + 1, sizeof *p->parameters);
+  p->encoded = aligned_alloc(_Alignof(struct encoded), (p->maps + 1) * sizeof *p->encoded);
+  memset(p->encoded, 0, (p->maps + 1) * sizeof *p->encoded);
   for (uint32_t i = 0; i < p->cells; ++i) {
+    int32_t map = p->cell[i].map;
     p->values[i] = p->cell[i].value;
-    p->parameters[i] = &p->values[i];
+    p->parameters[i] = map == NOWHERE ? (void*)&p->values[i] : p->encoded[map].words;
   }
   PyObject* self = PyCapsule_New(p, capsule, forget);
   PyObject* function = self == NULL ? NULL : PyCFunction_NewEx(&p->method, self, NULL);

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import torch
 
 from passagent.kernels import build_cuda, driver, launch
-from passagent.plan import extension, memory
-from passagent.plan.arguments import AddressArg, Argument, TupleArg, ValueArg, leaves
+from passagent.plan import extension, kernel_arguments, memory
+from passagent.plan.arguments import AddressArg, Argument, DescriptorArg, TupleArg, ValueArg, leaves
 from passagent.plan.calling import Empty, Operator
 from passagent.plan.check import PlanError, filled
 from passagent.plan.compile import Built
@@ -25,7 +25,6 @@ from passagent.plan.model import (
     Fill,
     Launch,
     OperatorCall,
-    Parameter,
     Plan,
     Step,
     TritonKernel,
@@ -41,10 +40,14 @@ Run = Callable[..., Any]
 
 
 class Where(NamedTuple):
-    """A place in memory: `value`, plus where the tensor of a slot lies if `slot` is not negative. Bytes."""
+    """A place in memory: `value`, plus where the tensor of a slot lies if `slot` is not negative. Bytes.
+
+    `map`: the number of a tensor map with this address, which a kernel is given in its place.
+    """
 
     value: int
     slot: int = extension.NOWHERE
+    map: int = extension.NOWHERE
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ class Table:
         self.plan, self.built, self.constants, self.device = plan, built, constants, device
         self.cpu = self.device.type == "cpu"
         self.cells: list[extension.Cell] = []
+        self.maps: list[extension.Map] = []
         self.objects: list[extension.Object] = []
         self.steps: list[extension.Step] = []
         self.keep: list[Any] = [constants]
@@ -188,8 +192,8 @@ class Table:
     def _step(self, kind: int, name: str, cells: Sequence[Where] = (), **fields: Any) -> None:
         """Add a step; `fields`: of extension.Step."""
         first = len(self.cells)
-        self.cells += [extension.Cell(cell.value % (1 << 64), cell.slot) for cell in cells]
-        words = (ctypes.c_uint32 * 7)(*fields.pop("sizes", (1,) * 7))
+        self.cells += [extension.Cell(cell.value % (1 << 64), cell.slot, cell.map) for cell in cells]
+        words = (ctypes.c_uint32 * launch.SIZES)(*fields.pop("sizes", ()))
         text = name.encode()
         self.keep.append(text)
         self.steps.append(extension.Step(kind, first, len(cells), words, name=text, **fields))
@@ -263,12 +267,14 @@ class Table:
             raise PlanError(f"{kernel.entry} cannot run on {self.device}")
         built = self.built[step.kernel]
         function, types = _loaded(built, kernel.entry, self.device)
-        pairs = zip(step.args, kernel.signature, strict=True)
-        passed = [cell for argument, parameter in pairs for cell in _passed(argument, parameter)]
         types = types or tuple(parameter.type for parameter in kernel.signature)
-        is_triton = isinstance(kernel, TritonKernel)
+        passed = kernel_arguments.passed(step, kernel.signature, types)
+        is_triton, decided = isinstance(kernel, TritonKernel), iter(built.maps)
         cells = [
-            self._cell(kernel.entry, c, ctype, is_triton) for c, ctype in zip(passed, types, strict=True)
+            self._mapped(argument, next(decided))
+            if isinstance(argument, DescriptorArg)
+            else self._cell(kernel.entry, argument, ctype, is_triton)
+            for argument, ctype in zip(passed, types, strict=True)
         ]
         shared = step.shared
         if is_triton:
@@ -276,13 +282,20 @@ class Table:
             cells += [Where(self.start + self.places[id(step)] if built.scratch else 0), Where(0)]
         if not self.cpu:
             driver.allow_shared(kernel.entry, function, shared)
+            driver.allow_clusters(kernel.entry, function, built.ctas)
             sizes = driver.parameter_sizes(function)
             if sizes not in (None, [ctypes.sizeof(launch.TYPES[ctype]) for ctype in types]):
                 raise PlanError(f"{kernel.entry} takes parameters of {sizes} bytes, the plan gives {types}")
         block = step.block or (built.threads or 1, 1, 1)
-        self._step(
-            extension.LAUNCH, kernel.entry, cells, function=function, sizes=(*step.grid, *block, shared)
-        )
+        grid = (step.grid[0] * built.ctas, *step.grid[1:])
+        numbers = (*grid, *block, shared, built.ctas)
+        self._step(extension.LAUNCH, kernel.entry, cells, function=function, sizes=numbers)
+
+    def _mapped(self, descriptor: DescriptorArg, decided: tuple[int, ...]) -> Where:
+        """A tensor map; `decided`: by Triton's compiler."""
+        number = descriptor.value
+        self.maps.append(kernel_arguments.tensor_map(descriptor, self.plan.values[number], decided))
+        return self.where(number)._replace(map=len(self.maps) - 1)
 
     def _cell(self, kernel: str, argument: Argument, ctype: str, wraps: bool) -> Where:
         """The kernel's value for an argument, as its parameter's C type; `wraps`: unsigned as signed."""
@@ -320,6 +333,7 @@ class Table:
             extension.array(extension.Cell, self.cells),
             extension.array(extension.Object, self.objects),
             extension.array(extension.Step, self.steps),
+            extension.array(extension.Map, self.maps),
         ]
         self.keep += [tables, parts, explanation, empty]
         keep = list(self.keep)
@@ -329,9 +343,9 @@ class Table:
             device=self.device.index or 0, many=isinstance(self.plan.result, TupleArg),
             inputs=len(self.given), slots=len(self.given), outputs=len(self.outputs),
             computed=len(self.computed), cells=len(self.cells), steps=len(self.steps),
-            objects=len(self.objects), results=len(results),
+            objects=len(self.objects), results=len(results), maps=len(self.maps),
         )  # fmt: skip
-        for name, table in zip(("input", "made", "cell", "object", "step"), tables, strict=True):
+        for name, table in zip(("input", "made", "cell", "object", "step", "map"), tables, strict=True):
             setattr(program, name, ctypes.addressof(table))
         function: Callable[..., Any] = loaded.replay_new(ctypes.byref(program))
         return function
@@ -376,16 +390,6 @@ def taken(steps: Sequence[Step], choices: Iterator[int]) -> Iterator[Step]:
 
 def _values(argument: Argument) -> Iterator[int]:
     return (leaf.value for leaf in leaves(argument) if isinstance(leaf, ValueArg))
-
-
-def _passed(argument: Argument, parameter: Parameter) -> Iterator[Argument]:
-    """The parts of an argument that a compiled kernel gets: nothing of a constant, of a tuple its parts."""
-    if parameter.items:
-        assert isinstance(argument, TupleArg)
-        for item, part in zip(argument.items, parameter.items, strict=True):
-            yield from _passed(item, part)
-    elif parameter.type != "constexpr":
-        yield argument
 
 
 @functools.cache
