@@ -30,9 +30,10 @@ _IR = Path(__file__).with_name("ir.py")
 _WARP = 32
 _CTYPES = {
     "i1": "int8_t", "i8": "int8_t", "i16": "int16_t", "i32": "int32_t", "i64": "int64_t", "f32": "float",
-    "f64": "double",
+    "f64": "double", "*": "void*", "!tt.tensordesc<": "CUtensorMap",
 }  # fmt: skip
-"""Types of parameters in TTIR that are not pointers, as C types."""
+"""Types of parameters in TTIR, of pointers and descriptors the beginnings, as C types."""
+_BEGINNING = re.compile(r"(\*|!tt\.tensordesc<).*")
 _DESCRIPTOR = re.compile(r"tensordesc<(\w+)\[([\d, ]+)\]>")
 """A descriptor's type in Triton's signatures.
 
@@ -200,10 +201,7 @@ def _types(kernel: TritonKernel, types: list[str], passed: list[str]) -> list[st
     """C types of what compiled IR is `passed`; its `types` must be those of the plan's signature."""
     expected = [like for kind in _flat(kernel.signature) for like in _like(kind)]
     types = [kind.replace("<tensor<", "<").replace(">>", ">") for kind in types]
-    ctypes = [
-        "CUtensorMap" if kind.startswith("!tt.tensordesc<") else _CTYPES.get(kind, "") for kind in passed
-    ]
-    ctypes = ["void*" if kind.startswith("*") else ctype for kind, ctype in zip(passed, ctypes, strict=True)]
+    ctypes = [_CTYPES.get(_BEGINNING.sub(r"\1", kind), "") for kind in passed]
     if expected != types or "" in ctypes:
         message = f"takes {', '.join(types)}; its signature says {', '.join(expected)}"
         raise KernelRefused("triton_ir", _line(kernel), message)

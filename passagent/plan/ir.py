@@ -167,8 +167,8 @@ def main(file: str, request: str) -> int:
     Path("kernel.ptx").write_text(ptx)
     Path("kernel.cubin").write_bytes(cubin)
     launch_facts = {name: facts[name] for name in ("passed", "num_warps", "num_ctas", "shared")}
-    needs = {"entry": facts["name"], "types": written, "scratch": facts.get("global_scratch_size") or 0}
-    needs["maps"] = facts.get("tensordesc_meta") or []
+    needs = {"entry": facts["name"], "types": written, "maps": facts.get("tensordesc_meta") or []}
+    needs["scratch"] = facts.get("global_scratch_size") or 0
     Path("kernel.json").write_text(json.dumps(launch_facts | needs))
     return 0
 

@@ -17,14 +17,7 @@ from triton.runtime import autotuner, jit
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from passagent.plan import kernel_text
-from passagent.plan.arguments import (
-    Argument,
-    DescriptorArg,
-    FunctionArg,
-    TritonDtypeArg,
-    TupleArg,
-    ValueArg,
-)
+from passagent.plan.arguments import Argument, DescriptorArg, FunctionArg, TritonDtypeArg, TupleArg, ValueArg
 from passagent.plan.model import (
     Alternative,
     Attribute,
