@@ -139,8 +139,8 @@ def _check_headers(listed: Path, prelude: Path, message: str, source: str) -> No
     missing = _NO_HEADER.search(message)
     read = listed.read_text(errors="replace") if listed.exists() else ""
     files = read.replace("\\\n", " ").partition(":")[2].split()
-    known = ("nothing/", "kernel.", str(prelude))
-    others = [file for file in files if not file.startswith(known) and Path(file).name != _PREDEFINED]
+    allowed = ("nothing/", "kernel.", str(prelude))
+    others = [file for file in files if not file.startswith(allowed) and Path(file).name != _PREDEFINED]
     others = [missing[1]] if missing else others
     if others:
         headers = sorted(toolchain.HEADERS | toolchain.NOTHING)

@@ -98,7 +98,7 @@ class Recorder:
     fakes: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
     """Real tensors by their ids: the tensor, and its stand-in."""
     libraries: list[torch.library.Library] = field(default_factory=list)
-    """What this process registers with torch holds as long as they are here."""
+    """They keep what this process registers with torch in force."""
 
     def refuse(self, message: str) -> NoReturn:
         """Refuse, at the line of the candidate's that runs."""

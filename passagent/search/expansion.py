@@ -77,9 +77,9 @@ def begin(session: Session, episode: Episode) -> tuple[Episode, list[Message]]:
     model = choose_model(session, episode)
     episode = replace(episode, parent_id=parent_id, migration=reason, model=model)
     context = episode_context(session, episode, parent)
-    messages, shown = redacted(compose(context)), [hint.id for hint in context.hints]
-    if shown or context.held_out:
-        episode = replace(episode, hints=json.dumps(shown), held_out=json.dumps(context.held_out))
+    messages, hint_ids = redacted(compose(context)), [hint.id for hint in context.hints]
+    if hint_ids or context.held_out:
+        episode = replace(episode, hints=json.dumps(hint_ids), held_out=json.dumps(context.held_out))
     with store.transaction():
         episodes.set_start(store, episode)
         episodes.add_messages(store, episode, messages)

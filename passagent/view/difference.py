@@ -104,8 +104,8 @@ def diff_text(data: dict[str, Any]) -> Text:
     if data["not_comparable"]:
         text.append(f"the scores cannot be compared: {data['not_comparable']}\n", "yellow")
     if data["graphs"]:
-        one, other = (side["node"] for side in data["nodes"])
-        header = ["graph", "dtype", f">node {one}", f">node {other}", ">ratio", "the intervals"]
+        first, second = (side["node"] for side in data["nodes"])
+        header = ["graph", "dtype", f">node {first}", f">node {second}", ">ratio", "the intervals"]
         verdicts = {True: "separate", False: "overlap", None: "-"}
         rows = []
         for graph in data["graphs"]:

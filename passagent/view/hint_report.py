@@ -27,8 +27,8 @@ def hint_data(store: Store) -> dict[str, Any]:
 
 
 def _uplift(outcomes: list[hint_uses.Outcome]) -> dict[str, Any]:
-    shown = [outcome.gain for outcome in outcomes if outcome.is_shown]
-    return uplift(shown, [outcome.gain for outcome in outcomes if not outcome.is_shown])._asdict()
+    gains = [outcome.gain for outcome in outcomes if outcome.is_shown]
+    return uplift(gains, [outcome.gain for outcome in outcomes if not outcome.is_shown])._asdict()
 
 
 def uplift_text(uplift: dict[str, Any]) -> str:

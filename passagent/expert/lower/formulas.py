@@ -156,5 +156,5 @@ def scaled_sum(name: str, x: Expr, y: Expr, by: Expr) -> Expr:
 
 def by_reciprocal(x: Expr, y: Expr) -> Expr:
     """x / y: eager's CUDA kernel multiplies by the reciprocal of a number that is known before the launch."""
-    known = y.kind == "const" and y.data
-    return x * (reciprocal_of(x.dtype, y.data) if known else 1.0 / y)
+    is_constant = y.kind == "const" and y.data
+    return x * (reciprocal_of(x.dtype, y.data) if is_constant else 1.0 / y)

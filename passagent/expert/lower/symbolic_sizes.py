@@ -38,7 +38,7 @@ class Size:
     hint: int
     text: str
     facts: Sizes | None = field(default=None, compare=False, repr=False)
-    """What is known of sizes; None of a constant."""
+    """Facts on sizes; a constant has none."""
 
     @property
     def constant(self) -> bool:

@@ -331,15 +331,16 @@ def pass_files(routes: list[tuple[Family, Route]], plan: Plan, target: str) -> d
         doc = f'"""{title(family.regions[0])} {kind(route)}; {plan.note(target)} [plan: {plan.json()}]"""'
         pattern = write_pattern(family.regions[0], family.parameters, family.names)
         text = "\n".join(pattern)
-        own = ["import operator"] if "operator." in text else []
+        heading = ["import operator"] if "operator." in text else []
         if is_single:
-            own = [line for known in imports for line in [*(own if known == "import torch" else []), known]]
+            at = imports.index("import torch")
+            heading = [*imports[:at], *heading, *imports[at:]]
         else:
-            own += ["import torch"] if "torch." in text else []
-            own += ["", f"from {entry}_kernels import {entry}"]
+            heading += ["import torch"] if "torch." in text else []
+            heading += ["", f"from {entry}_kernels import {entry}"]
         taken = [*(family.names[i] for i in family.regions[0].inputs), *(p.name for p in family.parameters)]
         forwarded = accepted(route) if is_single else [f'"{route.name}"', *accepted(route)]
-        lines = [doc, "", *own, "", "", *pattern]
+        lines = [doc, "", *heading, "", "", *pattern]
         lines += ["", "", f"def replacement_args({', '.join(taken)}):", f"    return {tuple_text(forwarded)}"]
         lines += [*(host if is_single else []), "", "", "def replacement_func():", f"    return {entry}"]
         files[f"{name}.py"] = _file(lines)

@@ -268,8 +268,8 @@ class Service:
         if ahead > 0:
             return f"waiting: {ahead} before it in this server; {seconds}", False
         line, at = self._line
-        said = f"{line}; said {time.monotonic() - at:.0f} s ago, {seconds}"
-        return (said if at >= job.begun else f"under way; {seconds}"), False
+        news = f"{line}; said {time.monotonic() - at:.0f} s ago, {seconds}"
+        return (news if at >= job.begun else f"under way; {seconds}"), False
 
     async def wait_for(self, node_id: int, seconds: float, report: Report) -> Node:
         """The node when it is done, or after so many seconds. One that a dead server left is taken up."""

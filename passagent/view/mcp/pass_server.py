@@ -183,8 +183,8 @@ def _node(service: PassTools, run: str, number: str) -> dict[str, Any]:
     if stored_node.run_id != run:
         raise ToolError(f"run {run[:40]} has no node {stored_node.id}")
     files = nodes.get_files(service.store, stored_node)
-    shown = {answers.harmless(name): answers.harmless(text) for name, text in files.items()}
-    return job_answer(service, stored_node).model_dump(mode="json") | {"files": shown}
+    texts = {answers.harmless(name): answers.harmless(text) for name, text in files.items()}
+    return job_answer(service, stored_node).model_dump(mode="json") | {"files": texts}
 
 
 TOKEN = "PASSAGENT_MCP_TOKEN"

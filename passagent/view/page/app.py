@@ -64,7 +64,7 @@ class Site:
         return endpoint
 
     def _made(
-        self, template: str, view: View, given: dict[str, Any], base: dict[str, Any]
+        self, template: str, view: View, arguments: dict[str, Any], base: dict[str, Any]
     ) -> tuple[int, bytes]:
         """Status and text of a page, made of one state of the database."""
         base = base | {
@@ -86,7 +86,7 @@ class Site:
         try:
             with store, store.reading():
                 base["sections"] |= views.sections(store)
-                return 200, self._text(template, base | view(store, **given))
+                return 200, self._text(template, base | view(store, **arguments))
         except UsageError as error:
             return 404, self._text("missing.html", base | {"said": str(error)})
         except PassagentError as error:

@@ -94,13 +94,13 @@ def figures(store: Store, name: str) -> dict[str, Any]:
 _OPEN = ("proposed", "evaluating")
 
 
-def _failure(store: Store, made: charts.Course, status_: str) -> dict[str, Any]:
+def _failure(store: Store, course: charts.Course, status_: str) -> dict[str, Any]:
     """How often candidates failed so, and what the newest one's diagnosis says."""
-    node = nodes.get_node(store, made.newest[status_])
+    node = nodes.get_node(store, course.newest[status_])
     diagnosis = node.diagnosed
     return {
         "status": status_,
-        "count": made.statuses[status_],
+        "count": course.statuses[status_],
         "newest": node.id,
         "said": short_note(diagnosis["text"], 200) if diagnosis else "",
     }
