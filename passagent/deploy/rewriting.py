@@ -11,7 +11,8 @@ from torch import fx
 
 from passagent.deploy.loading import DeployedPass, Package
 from passagent.deploy.package_operators import Key, PlannedOperator, layout_of, overload, split, tensor_count
-from passagent.deploy.rewrites import DoesNotFit, Prepared, RewrittenGraph
+from passagent.deploy.prepared import Prepared
+from passagent.deploy.rewrites import DoesNotFit, RewrittenGraph
 from passagent.evaluator.matching.effects import Memory
 from passagent.evaluator.matching.matcher import Match, explain, match
 from passagent.evaluator.matching.rewrite import replace_match

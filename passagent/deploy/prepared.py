@@ -1,0 +1,56 @@
+"""Values of a model's parameters alone, computed once and again when a parameter has changed."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+
+class Prepared:
+    """Values of parameters alone, which a rewritten graph is given as further inputs.
+
+    They stay at their addresses. A parameter that is another tensor than at the last call, lies elsewhere or
+    has another version has them computed again: after an optimizer's step or load_state_dict. Writes through
+    `.data`, and calls that a CUDA graph of the user's replays, are not seen.
+    """
+
+    def __init__(self, module: fx.GraphModule, positions: list[int], examples: list[torch.Tensor]) -> None:
+        """`positions`: of the parameters among the graph's inputs; `examples`: fake values."""
+        self._module, self._positions, self.examples = module, positions, examples
+        self._values: list[torch.Tensor] | None = None
+        self._seen: list[tuple[weakref.ref[torch.Tensor], int, int]] = []
+        self._lock = threading.Lock()
+
+    @property
+    def nbytes(self) -> int:
+        """The memory that they take."""
+        return sum(value.numel() * value.element_size() for value in self.examples)
+
+    def of(self, args: Sequence[Any]) -> list[torch.Tensor]:
+        """The values for a call of the graph with `args`."""
+        with self._lock:
+            parameters = [args[position] for position in self._positions]
+            if self._values is None or not all(map(_is_same, parameters, self._seen)):
+                with torch.no_grad():
+                    computed = self._module(*parameters)
+                    if self._values is None:
+                        self._values = [
+                            torch.empty_strided(
+                                like.shape, like.stride(), dtype=like.dtype, device=new.device
+                            )
+                            for like, new in zip(self.examples, computed, strict=True)
+                        ]
+                    for value, new in zip(self._values, computed, strict=True):
+                        value.copy_(new)
+                self._seen = [(weakref.ref(p), p._version, p.data_ptr()) for p in parameters]
+            return self._values
+
+
+def _is_same(parameter: torch.Tensor, last_call: tuple[weakref.ref[torch.Tensor], int, int]) -> bool:
+    reference, version, address = last_call
+    return reference() is parameter and parameter._version == version and parameter.data_ptr() == address
