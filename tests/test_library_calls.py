@@ -340,7 +340,7 @@ def replacement_func():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dispatch", ["direct", "graph"])
-def test_attention_on_a_gpu_is_its_fused_form(tmp_path, dispatch):
+def test_attention_on_a_gpu_is_one_operator(tmp_path, dispatch):
     text = cases.TaskText(
         "w = torch.matmul(in_0, in_1.transpose(-2, -1)) * 0.125\n"
         "return (torch.matmul(torch.softmax(w, dim=-1), in_2),)",
@@ -354,4 +354,4 @@ def test_attention_on_a_gpu_is_its_fused_form(tmp_path, dispatch):
     with Referee(config) as referee:
         result = referee.evaluate(load_task(task.path), Candidate(files))
     assert result.status == "ok", (result.error, result.violations)
-    assert result.graphs[0].speedup.low > 1.5  # eager writes the products of all queries with all keys
+    assert any("aten::scaled_dot_product_attention.default" in text for text in result.plan_files.values())
