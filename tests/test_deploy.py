@@ -571,6 +571,7 @@ def test_a_model_is_timed_with_and_without_passes_and_losers_are_dropped(my_pass
         "eager",
         "default",
         "default + passes",
+        "default, frozen",
         *(f"default, without {n}" for n in names),
     }
     assert found.unequal == [] and set(found.gains) == {"default"} and set(found.passes) == set(names)

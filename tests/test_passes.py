@@ -75,6 +75,19 @@ def batch_norm_in_convolution(draw, names, count):
     }
 
 
+def channels_last(draw, names, _):
+    channels, width = draw.size(2, 4), draw.size(2)
+    return {
+        "x": draw.tensor(draw.batch, channels, draw.size(4, 7), draw.size(4, 7)),
+        "weight": draw.tensor(width, channels, draw.size(2, 3), draw.size(2, 3)),
+        "bias": draw.tensor(width) if draw.size() > 3 else None,
+        "stride": [draw.size(1, 2)] * 2,
+        "padding": [draw.size(0, 1)] * 2,
+        "dilation": [1, 1],
+        "groups": 1,
+    }
+
+
 def linears(draw, names, _):
     width = draw.size()
     biases = draw.random.choice(["all", "none", "some"])
@@ -122,6 +135,7 @@ def grouped_attention(draw, names, _):
 
 
 DRAWS = {
+    "channels_last": channels_last,
     "attention_mask": attention_mask,
     "grouped_attention": grouped_attention,
     "patch_embedding": patch_embedding,
@@ -225,6 +239,7 @@ def test_replacement_in_training_gives_the_gradients_of_the_pattern(name, number
         ("three_linears", {"weight_2": torch.zeros(4)}),
         ("three_linears", {"weight_2": torch.zeros(4, 4, dtype=torch.float64)}),
         ("two_linears", {"bias_1": torch.zeros(1, 4)}),
+        ("channels_last", {"weight": torch.zeros(2, 1, 3, 3)}),
         ("gelu_epilogue", {}),  # on the CPU
         ("attention_mask", {"mask": None}),
         ("attention_mask", {"mask": torch.zeros(6, 6)}),
@@ -318,6 +333,7 @@ MODELS = [
     (lambda: Attention(bias=False), TOKENS, ["three_linears"]),
     (GroupedAttention, TOKENS, ["three_linears"]),
     (GatedMLP, TOKENS, ["two_linears"]),
+    (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), IMAGE, ["channels_last"]),
     (convolutional, IMAGE, ["batch_norm_in_convolution"] * 2),
     (lambda: nn.Sequential(nn.Linear(12, 8), nn.GELU("tanh")), TOKENS, ["gelu_epilogue"]),
     (lambda: nn.Sequential(nn.Linear(12, 8), nn.GELU()), TOKENS, []),

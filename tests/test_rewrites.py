@@ -41,7 +41,7 @@ class Vision(nn.Module):
         return x + self.out(attended.transpose(1, 2).flatten(2))
 
 
-EXPECTED = {"batch_norm_in_convolution", "three_linears", "patch_embedding"}
+EXPECTED = {"batch_norm_in_convolution", "channels_last", "three_linears", "patch_embedding"}
 
 
 @pytest.fixture

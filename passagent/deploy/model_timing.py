@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import io
 import time
@@ -139,8 +140,12 @@ class Measurement:
     """Sides whose outputs are not eager's, and where."""
     baselines: dict[str, str] = field(default_factory=dict)
     """For each mode the side that its gain is over."""
-    left_out: str = ""
-    """A side that is not timed, and why."""
+    left_out: list[str] = field(default_factory=list)
+    """Sides that are not timed, and why."""
+    best: str = ""
+    """The fastest side without passes, whatever its mode."""
+    over_best: Ratio | None = None
+    """How much faster the fastest side with passes is than that."""
     unused: list[str] = field(default_factory=list)
     """Rewrites that fit nowhere in the model."""
 
@@ -164,8 +169,10 @@ class Measurement:
 
     def comparisons(self) -> list[str]:
         """Lines: what is not timed, the gain of each mode, what each pass pays, whose outputs differ."""
-        lines = [self.left_out] if self.left_out else []
+        lines = [f"not timed: {side}" for side in self.left_out]
         lines += [f"{mode}: with passes {r} of {self.baseline(mode)}" for mode, r in self.gains.items()]
+        if self.over_best is not None:
+            lines.append(f"with passes {self.over_best} of the best without them: {self.best}")
         lines += [f"{name}: pays {ratio}" for name, ratio in self.passes.items()]
         return lines + [f"outputs are not eager's: {difference}" for difference in self.unequal]
 
@@ -176,8 +183,9 @@ def measure_model(
     """Time a model. `modes` of Inductor: by default `default`, on a GPU `reduce-overhead` too.
 
     All sides take turns, in blocks of calls; with several passes the first mode is also timed without each of
-    them. `is_quick`: one mode, on a GPU in CUDA graphs, with all passes alone. What the model prints is
-    dropped. Raises PassagentError where no pass is used, or the model returns no tensor.
+    them. In the last mode Inductor is also timed frozen and with weights in channels_last, as rivals.
+    `is_quick`: one mode, on a GPU in CUDA graphs, with all passes alone, and no rivals. What the model prints
+    is dropped. Raises PassagentError where no pass is used, or the model returns no tensor.
     """
     leaves = pytree.tree_leaves((model.args, model.kwargs))
     if isinstance(model.module, torch.nn.Module):
@@ -185,7 +193,7 @@ def measure_model(
     is_cuda = any(isinstance(value, torch.Tensor) and value.is_cuda for value in leaves)
     modes = list(modes or (["default", "reduce-overhead"] if is_cuda else ["default"]))
     modes = modes[-1:] if is_quick else modes
-    first, left_out = f"{modes[0]} + passes", ""
+    first, left_out = f"{modes[0]} + passes", list[str]()
     with torch.no_grad(), redirect_stdout(io.StringIO()):
         sides: dict[str, Call] = {"eager": lambda: model.module(*model.args, **model.kwargs)}
         expected = read_outputs(sides["eager"]())
@@ -197,7 +205,7 @@ def measure_model(
             reasons = [f": {match.name}: {match.reason}" for match in explained.refused[:1]]
             raise PassagentError(f"no pass fits in the model{''.join(reasons)}; passagent explain says more")
         if is_cuda:
-            left_out = _add_graph(sides)
+            left_out += _add_graph(sides)
         for mode in modes:
             sides[mode] = _compiled(model, mode, [])
             sides[f"{mode} + passes"] = _compiled(model, mode, packages)
@@ -205,16 +213,30 @@ def measure_model(
         for side, name in lacking.items():
             sides[side] = _compiled(model, modes[0], [without(package, [name]) for package in packages])
         exact = outputs_in_float64(model)
-        with _compiles_apart(len(sides)):
+        with _compiles_apart(len(sides) + len(_RIVALS)):
             differing = {
                 side: find_difference(expected, exact, read_outputs(call())) for side, call in sides.items()
             }
+            for name, make in () if is_quick else _RIVALS.items():
+                side = f"{modes[-1]}, {name}"
+                try:
+                    call = make(model, modes[-1])
+                    problem = find_difference(expected, exact, read_outputs(call())) if call else ""
+                except Exception as error:  # a rival costs itself alone
+                    call, problem = None, f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+                if problem:
+                    left_out.append(f"{side}: {problem}")
+                elif call is not None:
+                    sides[side] = call
             with DeviceLease(find_device("cuda:0" if is_cuda else "cpu")).exclusive() as share:
                 times = _times(sides, is_cuda, share)
     us = {name: estimate.typical_ns(blocks) / 1e3 for name, blocks in times.items()}
     baselines = {mode: _faster(mode, times, is_cuda) for mode in modes}
     gains = {mode: _ratio(times[baselines[mode]], times[f"{mode} + passes"]) for mode in modes}
     us |= {f"{mode} + passes": us[baselines[mode]] / gain.ratio for mode, gain in gains.items()}
+    with_passes = [f"{mode} + passes" for mode in modes]
+    fastest = min(with_passes, key=us.__getitem__)
+    best = min(us.keys() - {*with_passes, *lacking}, key=us.__getitem__)
     return Measurement(
         device=torch.cuda.get_device_name() if is_cuda else "cpu",
         us=us,
@@ -222,6 +244,8 @@ def measure_model(
         passes={name: _ratio(times[side], times[first]) for side, name in lacking.items()},
         unequal=[f"{name}: {difference}" for name, difference in differing.items() if difference],
         left_out=left_out,
+        best=best,
+        over_best=None if is_quick else _ratio(times[best], times[fastest]),
         baselines=baselines,
         unused=[each.name for package in packages for each in package.rewrites if each.name not in used],
     )
@@ -255,20 +279,57 @@ def _compiled(model: Model, mode: str, packages: Sequence[Package]) -> Call:
     return lambda: function(*model.args, **model.kwargs)
 
 
-def _add_graph(sides: dict[str, Call]) -> str:
+def _frozen(model: Model, mode: str) -> Call:
+    """Compile the model with its parameters as constants. Nobody can load other weights into that."""
+    from torch._inductor import list_mode_options
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        """Be a function of its own: Dynamo would take the code that it has for the module's."""
+        return model.module(*args, **kwargs)
+
+    function = torch.compile(forward, options=list_mode_options(mode))
+    with torch._inductor.config.patch(freezing=True):
+        function(*model.args, **model.kwargs)  # Dynamo asks when it captures, so options would be too late
+    return lambda: function(*model.args, **model.kwargs)
+
+
+def _channels_last(model: Model, mode: str) -> Call | None:
+    """Compile a copy with weights and inputs in channels_last; None where no weight has four dimensions."""
+    if not isinstance(model.module, torch.nn.Module):
+        return None
+    if not any(value.dim() == 4 for value in model.module.parameters()):
+        return None
+
+    def laid_out(value: Any) -> Any:
+        is_image = isinstance(value, torch.Tensor) and value.dim() == 4
+        return value.to(memory_format=torch.channels_last) if is_image else value
+
+    module = copy.deepcopy(model.module).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    args, kwargs = pytree.tree_map(laid_out, (model.args, model.kwargs))
+    return _compiled(replace(model, module=module, args=args, kwargs=kwargs), mode, [])
+
+
+_RIVALS: dict[str, Callable[[Model, str], Call | None]] = {
+    "frozen": _frozen,
+    "channels_last": _channels_last,
+}
+"""What a user may do without passes."""
+
+
+def _add_graph(sides: dict[str, Call]) -> list[str]:
     """Add eager's replay in a CUDA graph to the sides; why there is none where it cannot be captured."""
     call = sides["eager"]
     try:
         graph, outputs = hostless.record(lambda: [call() for _ in range(_WARM_UP)], call)
     except RuntimeError as error:
-        return f"{_GRAPHED}: not timed: {error}"
+        return [f"{_GRAPHED}: {error}"]
 
     def replay() -> Any:
         graph.replay()
         return outputs
 
     sides[_GRAPHED] = replay
-    return ""
+    return []
 
 
 def _times(sides: dict[str, Call], is_cuda: bool, share: Callable[[], float]) -> dict[str, list[list[int]]]:

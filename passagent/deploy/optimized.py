@@ -82,8 +82,9 @@ class Optimized:
     def headline(self) -> str:
         """The gain; without a package why there is none, or what is missing to tell."""
         if self.package is not None and self.measurement is not None and self.gain is not None:
-            baseline = self.measurement.baseline(self.mode)
-            return f"{self.gain} of {baseline} with the passes in {self.package}"
+            baseline, best = self.measurement.baseline(self.mode), self.measurement.over_best
+            others = f"; {best} of the best without passes, {self.measurement.best}" if best else ""
+            return f"{self.gain} of {baseline} with the passes in {self.package}{others}"
         missing = [region for region in self.regions if region.outcome in (WAITING, FAILED)]
         if not missing:
             return f"nothing to gain: {self.why_not}"

@@ -21,7 +21,7 @@ from passagent.evaluator.matching.pattern import PassLoadError, trace_pattern
 
 SHIPPED = (
     "batch_norm_in_convolution", "gelu_epilogue", "three_linears", "two_linears", "patch_embedding",
-    "attention_mask", "grouped_attention", "parameters_once",
+    "channels_last", "attention_mask", "grouped_attention", "parameters_once",
 )  # fmt: skip
 """Names of the shipped passes in the order in which they are applied."""
 

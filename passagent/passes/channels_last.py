@@ -1,0 +1,31 @@
+"""A convolution in two dimensions whose weight is laid out with channels last, once.
+
+The library computes convolutions fastest with the channels of a pixel side by side. Inductor lays a weight
+out so in each call; here it is prepared once. The convolution's output then has channels last, too, and so
+has what pointwise operators make of it.
+
+Right if: always; the values are the same. A weight that lies so already is left alone.
+
+Pays in convolutional nets, the most where calls are short. A net whose other operators want the other layout
+pays with copies.
+"""
+
+import torch
+
+
+def pattern(x, weight, bias, stride, padding, dilation, groups):
+    return torch.conv2d(x, weight, bias, stride, padding, dilation, groups)
+
+
+def pattern_folded(x, weight, bias, stride, padding, dilation, groups):
+    """A convolution that an earlier pass has put in."""
+    return torch.ops.aten.conv2d.default(x, weight, bias, stride, padding, dilation, groups)
+
+
+def applies(weight, **_):
+    return not weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def replacement(x, weight, bias, stride, padding, dilation, groups):
+    weight = weight.contiguous(memory_format=torch.channels_last)
+    return torch.conv2d(x, weight, bias, stride, padding, dilation, groups)
