@@ -14,8 +14,8 @@ __version__ = "0.1.0"
 __all__ = [
     "Bench", "Collection", "Evaluator", "InfrastructureError", "Node", "Nodes", "PassagentError", "Plan",
     "Result", "Run", "RunOptions", "TaskError", "UsageError", "apply", "bench", "build_dataset", "collect",
-    "explain", "export", "extract", "extract_regions", "fork", "inductor_options", "load_task", "measure",
-    "open_run", "optimize", "package", "resume", "resume_async", "run", "run_async",
+    "deploy", "explain", "export", "extract", "extract_regions", "fork", "inductor_options", "load_task",
+    "measure", "open_run", "optimize", "package", "resume", "resume_async", "run", "run_async",
 ]  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from passagent.cli.groups import BuildOptions, ExportOptions
 from passagent.cli.running import resumed, started
 from passagent.deploy.model_api import (
     apply,
+    deploy,
     explain,
     extract,
     extract_regions,
@@ -47,8 +48,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Bench", "Collection", "Evaluator", "InfrastructureError", "Node", "Nodes", "PassagentError", "Plan",
     "Result", "Run", "RunOptions", "TaskError", "UsageError", "apply", "bench", "build_dataset", "collect",
-    "explain", "export", "extract", "extract_regions", "fork", "inductor_options", "load_task", "measure",
-    "open_run", "optimize", "package", "resume", "resume_async", "run", "run_async",
+    "deploy", "explain", "export", "extract", "extract_regions", "fork", "inductor_options", "load_task",
+    "measure", "open_run", "optimize", "package", "resume", "resume_async", "run", "run_async",
 ]  # fmt: skip
 
 logging.getLogger("passagent").addHandler(logging.NullHandler())  # a library prints nothing by itself

@@ -302,6 +302,8 @@ class OptimizeOptions(ModelOptions, SpendingOptions, PresetOptions, total=False)
     """Where tasks, runs and the report are kept."""
     passes_dir: Annotated[str | None, Option(metavar="DIR", shown="none")]
     """Passes of your own, tried beside those that come with passagent."""
+    freeze: Annotated[bool, Option()]
+    """Make parameters constants in the compiled model: no other weights can be loaded."""
     library: OwnLibrary
 
 

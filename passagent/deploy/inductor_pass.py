@@ -32,6 +32,8 @@ class PassesInGraph(CustomGraphPass):
         self.packages, self.before = list(packages), before
         self.last: Rewriting | None = None
         self.runs = 0
+        self.replaced = set[str]()
+        """Names of passes that fit in any graph."""
 
     def __call__(self, graph: fx.Graph) -> None:
         """Rewrite a graph that Dynamo captured."""
@@ -39,6 +41,7 @@ class PassesInGraph(CustomGraphPass):
             graph_pass(graph)
         self.runs += 1
         self.last = rewrite(graph, self.packages)
+        self.replaced |= {site.name for site in self.last.replaced}
         _lower({replaced.operator for replaced in self.last.replaced} - {""})
 
     def uuid(self) -> Any:
@@ -82,24 +85,30 @@ def passagent(
     options: dict[str, Any] | None = None,
     mode: str | None = None,
 ) -> Callable[..., Any]:
-    """The backend: Inductor with the passes of `options["passes"]`; all other options are Inductor's."""
+    """The backend: Inductor with the passes of `options["passes"]`; all other options are Inductor's.
+
+    `options["replaced"]`, a set, is given the names of passes that fit.
+    """
     from torch._inductor import list_mode_options
     from torch._inductor.compile_fx import compile_fx
 
     inductor = dict(options or {})
     if "passes" not in inductor:
         raise UsageError('backend "passagent": name packages: options={"passes": "my_passes"}')
-    packages = load_packages(inductor.pop("passes"))
+    packages, replaced = load_packages(inductor.pop("passes")), inductor.pop("replaced", set())
     before = inductor.pop(_KEY, inductor_config.pre_grad_custom_pass)
     trains = torch.is_grad_enabled() and any(getattr(each, "requires_grad", False) for each in example_inputs)
     if any(package.graph_rewrites for package in packages):
         graph_module = _copied(graph_module)
     rewrites = [package.with_kernels(False) for package in packages]
-    prepared = rewrite(graph_module.graph, rewrites, prepares=not trains).prepared
+    done = rewrite(graph_module.graph, rewrites, prepares=not trains)
+    replaced |= {site.name for site in done.replaced}
     graph_module.recompile()
     kernels = [package.with_kernels(True) for package in packages]
     planned = PassesInGraph([package for package in kernels if package.passes], before)
+    planned.replaced = replaced
     patches = {**(list_mode_options(mode) if mode else {}), **inductor, _KEY: planned}
+    prepared = done.prepared
     if prepared is None:
         return compile_fx(graph_module, example_inputs, config_patches=patches)  # type: ignore[return-value]
     compiled = compile_fx(graph_module, [*example_inputs, *prepared.examples], config_patches=patches)

@@ -13,6 +13,7 @@ from passagent.options import OptimizeOptions
 if TYPE_CHECKING:
     from torch.fx import GraphModule
 
+    from passagent.deploy.deployed import Deployed
     from passagent.deploy.loading import Passes
     from passagent.deploy.model_timing import Measurement
     from passagent.deploy.optimized import Optimized
@@ -102,6 +103,17 @@ def package(
     return pack(
         list(read_sources([str(w) for w in words], [str(t) for t in tasks], str(runs_dir))), Path(out)
     )
+
+
+def deploy(model: Callable[..., Any], passes: Passes) -> Deployed:
+    """Compile a model with a package, in the mode in which the package was measured, and call it as before.
+
+    passes: a package's directory or name, or several. The first call warns of passes that
+    do nothing in the model. Raises UsageError, PassagentError.
+    """
+    from passagent.deploy.deployed import deploy as deployed
+
+    return deployed(model, passes)
 
 
 def inductor_options(passes: Passes) -> dict[str, Any]:

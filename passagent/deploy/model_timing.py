@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import torch.utils._pytree as pytree
 
-from passagent.deploy.inductor_pass import passagent
+from passagent.deploy.deployed import compile_model
 from passagent.deploy.loading import Package
 from passagent.deploy.rewriting import explain_model
 from passagent.errors import PassagentError
@@ -178,7 +178,11 @@ class Measurement:
 
 
 def measure_model(
-    model: Model, packages: Sequence[Package], modes: Sequence[str] | None = None, is_quick: bool = False
+    model: Model,
+    packages: Sequence[Package],
+    modes: Sequence[str] | None = None,
+    is_quick: bool = False,
+    freezes: bool = False,
 ) -> Measurement:
     """Time a model. `modes` of Inductor: by default `default`, on a GPU `reduce-overhead` too.
 
@@ -208,10 +212,11 @@ def measure_model(
             left_out += _add_graph(sides)
         for mode in modes:
             sides[mode] = _compiled(model, mode, [])
-            sides[f"{mode} + passes"] = _compiled(model, mode, packages)
+            sides[f"{mode} + passes"] = _compiled(model, mode, packages, freezes)
         lacking = {f"{modes[0]}, without {name}": name for name in used if len(used) > 1 and not is_quick}
         for side, name in lacking.items():
-            sides[side] = _compiled(model, modes[0], [without(package, [name]) for package in packages])
+            fewer = [without(package, [name]) for package in packages]
+            sides[side] = _compiled(model, modes[0], fewer, freezes)
         exact = outputs_in_float64(model)
         with _compiles_apart(len(sides) + len(_RIVALS)):
             differing = {
@@ -271,26 +276,14 @@ def _compiles_apart(count: int) -> AbstractContextManager[None]:
     return torch._dynamo.config.patch(recompile_limit=limit, accumulated_recompile_limit=32 * limit)  # type: ignore[no-any-return]
 
 
-def _compiled(model: Model, mode: str, packages: Sequence[Package]) -> Call:
-    from torch._inductor import list_mode_options
-
-    options: dict[str, Any] = {**list_mode_options(mode), **({"passes": list(packages)} if packages else {})}
-    function = torch.compile(model.module, backend=passagent if packages else "inductor", options=options)
+def _compiled(model: Model, mode: str, packages: Sequence[Package], is_frozen: bool = False) -> Call:
+    function = compile_model(model.module, packages, mode, is_frozen)
     return lambda: function(*model.args, **model.kwargs)
 
 
 def _frozen(model: Model, mode: str) -> Call:
     """Compile the model with its parameters as constants. Nobody can load other weights into that."""
-    from torch._inductor import list_mode_options
-
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        """Be a function of its own: Dynamo would take the code that it has for the module's."""
-        return model.module(*args, **kwargs)
-
-    function = torch.compile(forward, options=list_mode_options(mode))
-    with torch._inductor.config.patch(freezing=True):
-        function(*model.args, **model.kwargs)  # Dynamo asks when it captures, so options would be too late
-    return lambda: function(*model.args, **model.kwargs)
+    return _compiled(model, mode, [], is_frozen=True)
 
 
 def _channels_last(model: Model, mode: str) -> Call | None:

@@ -59,6 +59,8 @@ class Optimized:
     """Why there is no package."""
     mode: str = "default"
     """Inductor's mode in which `gain` was measured."""
+    is_frozen: bool = False
+    """Parameters are constants in the model with passes."""
     left_out: list[str] = field(default_factory=list)
     """Operators that are in no region, and passes that cannot be deployed, with the reason."""
     stopped: str | None = None
@@ -107,9 +109,7 @@ class Optimized:
         lines += [str(self.measurement)] if self.measurement else []
         lines.append(self.headline())
         if self.package is not None:
-            graphs = ', "triton.cudagraphs": True' if self.mode != "default" else ""
-            options = f'{{"passes": "{self.package}"{graphs}}}'
-            lines.append(f'use it: torch.compile(model, backend="passagent", options={options})')
+            lines.append(f'use it: model = passagent.deploy(model, "{self.package}")')
         return "\n".join(lines)
 
     def markdown(self) -> str:

@@ -1,7 +1,7 @@
 """`passagent optimize`: regions, searches for them, a package, and whether it pays on the whole model.
 
-All that is made stays in the state directory: `tasks`, `runs`, `passes`, `report.md`, `report.json`. The same
-request again goes on from there. Only a package that pays is written elsewhere.
+All that is made stays in the state directory, and the same request again goes on from there. Only a package
+that pays is written elsewhere.
 """
 
 from __future__ import annotations
@@ -57,8 +57,7 @@ FOR_THE_END = 0.3
 """Share of the time that packaging and measuring the whole model get."""
 SETTINGS: dict[str, Any] = {
     "experience.library": OFF,  # the regions are looked up here, by what Inductor was beaten with
-    "evaluator.dispatch": "graph", "evaluator.reference": "inductor", "search.iters": 4,
-    "search.islands": 2,
+    "evaluator.dispatch": "graph", "evaluator.reference": "inductor", "search.iters": 4, "search.islands": 2,
 }  # fmt: skip
 """Settings of each search, unless others are given: without the host's share, beside Inductor."""
 Say = Callable[[str], object]
@@ -99,7 +98,8 @@ def optimize(options: OptimizeOptions, model: Model, say: Say) -> Optimized:
         except _TimeIsOver:
             raise PassagentError("the time was over before the model was captured") from None
         device = device_of(captured)
-        result = Optimized(model.name, device_name(device), state, [], stopped="the regions are not cut yet")
+        result = Optimized(model.name, device_name(device), state, [], is_frozen=options["freeze"])
+        result.stopped = "the regions are not cut yet"
         try:
             with _cut_at(end):
                 rewrites = _fitting(model, rewrites, result, say)
@@ -346,12 +346,12 @@ def _measure(
         result.left_out += [f"{name}: {why}" for name, why in packed.left_out]
         sides = "" if is_first else ", and without each of them"
         say(f"timing the whole model: eager, Inductor, Inductor with passes{sides}")
-        measured = measure_model(model, [package], is_quick=is_first)
+        measured = measure_model(model, [package], is_quick=is_first, freezes=result.is_frozen)
         if losers := measured.losers:
             say(f"without {', '.join(losers)}, which do not pay, once more")
             fewer = without(package, losers)
             if fewer.passes or fewer.rewrites:
-                measured = measure_model(model, [fewer])
+                measured = measure_model(model, [fewer], freezes=result.is_frozen)
     except PassagentError as error:
         result.why_not = "" if result.package else str(error)
         return
@@ -381,7 +381,7 @@ def _measure(
         )
     else:
         shutil.rmtree(out, ignore_errors=True)  # an earlier package of this optimisation, or empty
-        result.package = drop(package, losers, out)
+        result.package = drop(package, losers, out, mode, result.is_frozen)
         result.rewrites |= {rewrite.name: KEPT for rewrite in rewrites if rewrite.name not in losers}
         say(f"  wrote {out}")
 

@@ -109,14 +109,24 @@ def pack(sources: Sequence[Source], out: Path, rewrites: Sequence[Rewrite] = ())
     return Packed(out, operators, left_out)
 
 
-def drop(package: Package, names: Sequence[str], out: Path) -> Path:
-    """Write the package again as `out`, without some of its passes. Raises UsageError for `out`."""
+def drop(
+    package: Package, names: Sequence[str], out: Path, mode: str = "default", is_frozen: bool = False
+) -> Path:
+    """Write the package again as `out`, without some of its passes, and how `deploy` compiles with it.
+
+    Raises UsageError for `out`.
+    """
     check_name(out)
     entries = [entry for entry in package.manifest["passes"] if entry["name"] not in names]
     directories = tuple(f"{entry['directory']}/" for entry in entries)
     names_of_files = [name for name in package.manifest.get("files", ()) if name.startswith(directories)]
     dropped = [(name, "the model is faster without it") for name in names]
-    facts = {"passes": entries, "left_out": [*package.manifest.get("left_out", ()), *dropped]}
+    facts = {
+        "mode": mode,
+        "frozen": is_frozen,
+        "passes": entries,
+        "left_out": [*package.manifest.get("left_out", ()), *dropped],
+    }
     texts = {name: (package.path / name).read_text(encoding="utf-8") for name in names_of_files}
     _write(out, facts, texts, [rewrite for rewrite in package.rewrites if rewrite.name not in names])
     return out

@@ -1,0 +1,131 @@
+"""A model compiled with passes: how it is delivered, and how it is measured."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch._inductor import config as inductor_config
+from torch._inductor import list_mode_options
+
+from passagent.deploy.inductor_pass import passagent
+from passagent.deploy.loading import Package, Passes, load_packages
+
+
+def compile_model(
+    model: Callable[..., Any],
+    packages: Sequence[Package] = (),
+    mode: str = "default",
+    is_frozen: bool = False,
+    replaced: set[str] | None = None,
+) -> Callable[..., Any]:
+    """Compile a module or function in a mode of Inductor, with the passes of packages.
+
+    `is_frozen`: parameters become constants wherever no gradients are recorded. `replaced` is filled with the
+    names of passes that are put into a graph.
+    """
+    options: dict[str, Any] = dict(list_mode_options(mode))
+    if packages:
+        options |= {"passes": list(packages), "replaced": set() if replaced is None else replaced}
+    backend: Any = passagent if packages else "inductor"
+    if not is_frozen:
+        return torch.compile(model, backend=backend, options=options)  # type: ignore[no-any-return]
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        """Be a function of its own: Dynamo would take the code that it has for the model's."""
+        return model(*args, **kwargs)
+
+    compiled, known = torch.compile(forward, backend=backend, options=options), set[Any]()
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        layout = _layout(args, kwargs)
+        if layout in known:
+            return compiled(*args, **kwargs)
+        with inductor_config.patch(freezing=True):  # Dynamo asks when it captures: options would be too late
+            result = compiled(*args, **kwargs)
+        known.add(layout)
+        return result
+
+    return call
+
+
+class Deployed:
+    """A model with packages, called like the model; all attributes are the model's.
+
+    The first call without gradients warns, in one line each, of passes of a package that match nothing, and
+    of those whose plans do not fit.
+    """
+
+    def __init__(
+        self, model: Callable[..., Any], packages: Sequence[Package], mode: str, is_frozen: bool
+    ) -> None:
+        self._model, self._packages, self._is_frozen = model, packages, is_frozen
+        self._replaced, self._is_checked = set[str](), False
+        self._counts = self._calls()
+        self._compiled = compile_model(model, packages, mode, is_frozen, self._replaced)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the compiled model."""
+        result = self._compiled(*args, **kwargs)
+        if not self._is_checked and not torch.is_grad_enabled():
+            self._is_checked = True
+            for line in self._problems():
+                warnings.warn(line, stacklevel=2)
+        return result
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_model"], name)
+
+    def _calls(self) -> dict[str, tuple[int, int]]:
+        """How often a plan of each pass ran in this process, and how often its pattern did instead."""
+        return {
+            each.name: (
+                sum(operator.planned for operator in each.operators.values()),
+                sum(operator.fallen_back for operator in each.operators.values()),
+            )
+            for package in self._packages
+            for each in package.passes
+        }
+
+    def _problems(self) -> list[str]:
+        """Say which passes do nothing. A directory without a manifest holds what fits other models, too."""
+        lines, calls = list[str](), self._calls()
+        for package in self._packages:
+            if "torch" not in package.manifest:
+                continue
+            names = [each.name for each in package.passes]
+            if not self._is_frozen:  # else parameters are constants, and nothing is prepared of them
+                names += [rewrite.name for rewrite in package.rewrites]
+            packaged, here = package.manifest["torch"], str(torch.__version__)
+            versions = "" if packaged == here else f" (packaged with torch {packaged}, this is {here})"
+            for name in names:
+                after, before = calls.get(name, (0, 0)), self._counts.get(name, (0, 0))
+                planned, fallen_back = after[0] - before[0], after[1] - before[1]
+                if not planned and fallen_back:
+                    lines.append(f"{package.path.name}: none of the plans of {name} fits{versions}")
+                elif not planned and name not in self._replaced:
+                    lines.append(f"{package.path.name}: {name} does nothing here{versions}")
+        return [f"{line}; passagent explain says more" for line in lines]
+
+
+def deploy(model: Callable[..., Any], passes: Passes) -> Deployed:
+    """Compile a model as the first of its packages was measured. Raises UsageError, PassagentError."""
+    packages = load_packages(passes)
+    measured = packages[0].manifest
+    return Deployed(model, packages, measured.get("mode", "default"), measured.get("frozen", False))
+
+
+def _layout(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """What decides whether Dynamo captures again: layouts of tensors, and types of all else."""
+    leaves, spec = pytree.tree_flatten((args, kwargs))
+    return (
+        spec,
+        torch.is_grad_enabled(),
+        *(
+            (v.shape, v.stride(), v.dtype, v.device) if isinstance(v, torch.Tensor) else type(v)
+            for v in leaves
+        ),
+    )
