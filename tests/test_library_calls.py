@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import cases
 import handmade as h
@@ -14,12 +15,15 @@ from torch._inductor.utils import run_and_get_code
 
 import passagent as pa
 from passagent.config import EvaluatorConfig
+from passagent.deploy.delivery.deliver import Delivery
+from passagent.deploy.delivery.pass_files import pass_files
 from passagent.deploy.loading import load_packages
 from passagent.deploy.package_writing import pack
 from passagent.deploy.rewriting import explain_model
-from passagent.errors import TaskError
+from passagent.errors import TaskError, UsageError
 from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.result import MANIFEST, Candidate
+from passagent.plan import artefact
 from passagent.plan import record as recording
 from passagent.plan.check import PlanError
 from passagent.plan.facts import H100
@@ -248,6 +252,38 @@ def test_such_a_pass_is_right(two_linears, referee):
     said(two_linears, "all")
     result = referee.evaluate(load_task(two_linears.path), Candidate(JOINED_FILES))
     assert (result.status, result.protocol["library"]) == ("ok", "all"), result.error
+
+
+def test_such_a_pass_becomes_a_file_for_the_measured_shapes(two_linears, referee, recorder, tmp_path):
+    said(two_linears, "all")
+    task = load_task(two_linears.path)
+    evaluation = referee.evaluate(task, Candidate(JOINED_FILES))
+    source = packages.source_of(recorder, two_linears.path, JOINED_FILES)
+    delivery = Delivery("abc", 1, "me", task.name, evaluation, JOINED_FILES)
+    recorded = artefact.read(source.plans).recording
+    for name, text in pass_files(delivery, recorded, task).items():
+        (tmp_path / name).write_text(text)
+    model = TwoLinears()
+    with torch.no_grad():
+        rewriting = explain_model(Model("two", model, (torch.randn(6, 16),)), load_packages(tmp_path))
+        assert [site.name for site in rewriting.replaced] == ["Joined"]
+        other = explain_model(Model("two", model, (torch.randn(5, 16),)), load_packages(tmp_path))
+        assert "its condition does not hold" in other.refused[0].reason
+        compiled = torch.compile(model, backend="passagent", options={"passes": str(tmp_path)})
+        x = torch.randn(6, 16)
+        torch.testing.assert_close(compiled(x), model(x))
+    beside = replace(delivery, files=JOINED_FILES | {"helper.py": "x = 1\n"})
+    with pytest.raises(UsageError, match=r"the passes use helper.py, and such a file must stand alone"):
+        pass_files(beside, recorded, task)
+
+
+def test_pass_with_a_kernel_becomes_no_such_file(two_linears, referee, recorder):
+    task = load_task("example:quick_gelu")
+    source = packages.source_of(recorder, task.path)
+    evaluation = referee.evaluate(load_task(two_linears.path), Candidate(JOINED_FILES))
+    delivery = Delivery("abc", 1, "me", task.name, evaluation, source.files)
+    with pytest.raises(UsageError, match=r"launches kernels; passagent package abc --out DIR takes it"):
+        pass_files(delivery, artefact.read(source.plans).recording, task)
 
 
 @pytest.mark.long

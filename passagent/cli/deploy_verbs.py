@@ -219,18 +219,24 @@ def best(run: Run, **options: Unpack[BestOptions]) -> Answer:
     with Store.open(options["runs_dir"], create=False) as store:
         record = runs.find_run(store, run)
         task = stored_task(record)
-        if form != "review":
+        if form in ("kernelbench", "flashinfer"):
             from passagent.deploy.delivery import suite_modules
 
             path /= suite_modules.file_name(task, form, record.id)
-        _check_place(path, form == "review", options["force"])
-        delivery = _delivered(store, record, task, options["standalone"] or form != "review")
+        _check_place(path, form in ("review", "pass"), options["force"] or form == "pass")
+        delivery = _delivered(store, record, task, options["standalone"] or form not in ("review", "pass"))
         files, recording = delivery.files, delivery.recording
         if form != "review" and recording is None:
             raise UsageError(f"run {record.id}: {delivery.notes[0]} --format {form} is made of plans")
         with writing(path, "--out"):
             if recording is not None and form == "kernelbench":
                 write_whole(path, suite_modules.kernelbench_module(task, recording, files))
+            elif recording is not None and form == "pass":
+                from passagent.deploy.delivery.pass_files import pass_files
+
+                for name, text in pass_files(delivery, recording, task).items():
+                    _check_place(path / name, False, options["force"])
+                    write_whole(path / name, text)
             elif recording is not None and form == "flashinfer":
                 solution = suite_modules.solution(task, recording, files, record.id)
                 write_whole(path, json_text.dumps(solution, indent=2) + "\n")

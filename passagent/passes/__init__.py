@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import fx
 
 from passagent.errors import UsageError
@@ -85,6 +86,15 @@ def load(path: Path) -> Rewrite:
     except PassLoadError as error:
         raise UsageError(str(error)) from error
     return Rewrite(path.stem, patterns, applies, functions["replacement"], doc, path)
+
+
+def described(value: Any) -> Any:
+    """Return dtype and shape in place of each tensor, and tuples in place of lists."""
+    if isinstance(value, torch.Tensor):
+        return str(value.dtype), tuple(value.shape)
+    if isinstance(value, dict):
+        return {name: described(part) for name, part in value.items()}
+    return tuple(map(described, value)) if isinstance(value, tuple | list) else value
 
 
 def _check_parameters(path: Path, pattern: types.FunctionType, others: list[Callable[..., Any]]) -> None:
