@@ -38,15 +38,15 @@ def compile_model(
         """Be a function of its own: Dynamo would take the code that it has for the model's."""
         return model(*args, **kwargs)
 
-    compiled, known = torch.compile(forward, backend=backend, options=options), set[Any]()
+    compiled, layouts = torch.compile(forward, backend=backend, options=options), set[Any]()
 
     def call(*args: Any, **kwargs: Any) -> Any:
         layout = _layout(args, kwargs)
-        if layout in known:
+        if layout in layouts:
             return compiled(*args, **kwargs)
         with inductor_config.patch(freezing=True):  # Dynamo asks when it captures: options would be too late
             result = compiled(*args, **kwargs)
-        known.add(layout)
+        layouts.add(layout)
         return result
 
     return call

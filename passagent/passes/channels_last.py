@@ -26,6 +26,5 @@ def applies(weight, **_):
     return not weight.is_contiguous(memory_format=torch.channels_last)
 
 
-def replacement(x, weight, bias, stride, padding, dilation, groups):
-    weight = weight.contiguous(memory_format=torch.channels_last)
-    return torch.conv2d(x, weight, bias, stride, padding, dilation, groups)
+def replacement(x, weight, **others):
+    return torch.conv2d(x, weight.contiguous(memory_format=torch.channels_last), **others)

@@ -25,8 +25,8 @@ def pass_files(delivery: Delivery, recording: Recording, task: Task) -> dict[str
     Raises UsageError for a pass that launches kernels and for one that imports a module beside it,
     PassagentError where no pass can be deployed.
     """
-    own = {recorded.file for recorded in recording.passes} | {TESTS}
-    beside = [name for name in delivery.files if name.endswith(".py") and name not in own]
+    pass_names = {recorded.file for recorded in recording.passes} | {TESTS}
+    beside = [name for name in delivery.files if name.endswith(".py") and name not in pass_names]
     if beside:
         raise UsageError(f"--format pass: the passes use {beside[0]}, and such a file must stand alone")
     with tempfile.TemporaryDirectory() as place:
