@@ -8,6 +8,7 @@ import torch
 from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
+from passagent.deploy.prepared import extract_module
 from passagent.evaluator.matching.effects import Memory, is_pure
 from passagent.tasks.extract.structural_hash import closure
 
@@ -50,14 +51,9 @@ def _is_constant(graph: fx.Graph, node: fx.Node) -> bool:
 
 def _computed(graph: fx.Graph, node: fx.Node) -> torch.Tensor | None:
     """Compute the node; None where torch raises."""
-    inside, copies, used = fx.Graph(), dict[fx.Node, fx.Node](), closure([node])
-    for each in graph.nodes:
-        if each in used:
-            copies[each] = inside.node_copy(each, copies.__getitem__)
-    inside.output(copies[node])
     try:
         with _disable_current_modes(), torch.no_grad():
-            value = fx.GraphModule({}, inside)()
+            (value,) = extract_module(graph, [node])()
     except Exception:  # whatever an operator raises that needs what is around it
         return None
     return value if isinstance(value, torch.Tensor) else None

@@ -10,6 +10,18 @@ from typing import Any
 import torch
 from torch import fx
 
+from passagent.tasks.extract.structural_hash import closure
+
+
+def extract_module(graph: fx.Graph, nodes: list[fx.Node]) -> fx.GraphModule:
+    """Return what computes a list of the nodes' values, of those inputs alone that they need."""
+    inside, copies, used = fx.Graph(), dict[fx.Node, fx.Node](), closure(nodes)
+    for node in graph.nodes:
+        if node in used:
+            copies[node] = inside.node_copy(node, copies.__getitem__)
+    inside.output([copies[node] for node in nodes])
+    return fx.GraphModule({}, inside)
+
 
 class Prepared:
     """Values of parameters alone, which a rewritten graph is given as further inputs.

@@ -21,7 +21,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from passagent.deploy.known_values import known_values
-from passagent.deploy.prepared import Prepared
+from passagent.deploy.prepared import Prepared, extract_module
 from passagent.errors import PassagentError
 from passagent.evaluator.matching.effects import Memory, is_pure, is_random, written
 from passagent.evaluator.matching.matcher import Match
@@ -234,18 +234,9 @@ class RewrittenGraph:
         prepared = _computed(self.graph, self.derived)
         if not prepared:
             return None
-        inside, copies = fx.Graph(), dict[fx.Node, fx.Node]()
-        parameters = self.graph.find_nodes(op="placeholder")
-        used = closure(prepared)
-        for node in self.graph.nodes:
-            if node in used:
-                copies[node] = (
-                    inside.placeholder(node.name)
-                    if node.op == "placeholder"
-                    else inside.node_copy(node, copies.__getitem__)
-                )
-        inside.output([copies[node] for node in prepared])
-        positions = [number for number, node in enumerate(parameters) if node in used]
+        module, used = extract_module(self.graph, prepared), closure(prepared)
+        inputs = self.graph.find_nodes(op="placeholder")
+        positions = [number for number, node in enumerate(inputs) if node in used]
         for number, node in enumerate(prepared):
             with self.graph.inserting_after(self.graph.find_nodes(op="placeholder")[-1]):
                 value = self.graph.placeholder(f"prepared_{number}")
@@ -256,7 +247,7 @@ class RewrittenGraph:
             if node in used and node.op != "placeholder" and not node.users:
                 self.graph.erase_node(node)
         examples = [_example(node) for node in prepared]
-        return Prepared(fx.GraphModule({}, inside), positions, examples)
+        return Prepared(module, positions, examples)
 
 
 def _is_parameter(node: fx.Node) -> bool:
