@@ -23,8 +23,7 @@ from passagent.evaluator.target import kind_of
 from passagent.experience.hints import LearnedHint
 from passagent.models import open_model
 from passagent.models.ensemble import Ensemble, Outcome, choose, member
-from passagent.models.meter import Metered
-from passagent.models.retry import Retrying
+from passagent.models.retry import Metered, Retrying
 from passagent.models.types import Model, Reply
 from passagent.search.episode_context import judged_node
 from passagent.search.islands import IslandView
