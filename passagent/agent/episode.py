@@ -12,10 +12,10 @@ from collections.abc import Callable
 from itertools import takewhile
 
 from passagent.agent.evaluator_tool import answers_data
-from passagent.agent.taskfiles import ToolError
 from passagent.agent.tokens import CHARACTERS, Sent, fold
 from passagent.agent.tool_specs import EVALUATOR, Answer, PendingEvaluations, Tool
 from passagent.agent.toolbox import check_arguments
+from passagent.agent.workspace import ToolError
 from passagent.config import AgentConfig
 from passagent.errors import nearest
 from passagent.models.retry import ContextOverflow
