@@ -93,10 +93,9 @@ def best_before(store: Store, node: Node) -> float | None:
 
     None where nothing correct was timed.
     """
-    same_episode = nodes.of_episode(store, node.episode_id)
-    earlier = [other for other in same_episode if other.id < node.id and other.status == "ok"]
     scores = [IslandView(store, node.run_id, node.island).best_before(node.number)]
-    scores += [other.as_score for other in earlier if other.repeat_of is None]
+    for other in nodes.correct_of_episode(store, node.episode_id):
+        scores += [other.as_score] if other.id < node.id and other.repeat_of is None else []
     return max((score for score in scores if score is not None and score != nodes.UNTIMED), default=None)
 
 

@@ -177,5 +177,5 @@ async def _ask_distiller(session: Session, distiller_model: Model, episode: Epis
 
 def _best(session: Session, episode: Episode) -> Node | None:
     """The best correct node of an episode, also of one that goes on."""
-    right = [node for node in nodes.of_episode(session.store, episode.id) if node.status == "ok"]
-    return max(right, key=lambda node: (node.as_score or 0.0, -node.id), default=None)
+    correct = nodes.correct_of_episode(session.store, episode.id)
+    return max(correct, key=lambda node: (node.as_score or 0.0, -node.id), default=None)
