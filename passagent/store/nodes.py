@@ -224,7 +224,7 @@ def correct_of_episode(store: Store, episode_id: int) -> list[Node]:
 
 
 def distinct(correct: Iterable[Node]) -> list[Node]:
-    """Of correct nodes the best of each program, the best first."""
+    """The best node of each program among correct ones, the best first."""
     programs: dict[str, Node] = {}
     for node in sorted(correct, key=lambda node: node.rank, reverse=True):
         programs.setdefault(node.canonical_key, node)
