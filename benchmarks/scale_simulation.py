@@ -10,7 +10,7 @@ work for an iteration, as measured. Host cores are not modelled. What it is fed 
 
 - stages of the evaluations in evaluator-throughput-cuda-*.json.gz, on an H100
 - iterations a second of one controller and of two on one file: search-overhead-cpu-2026-11-23.json
-- bytes of a node: store-size-cpu-2026-11-28.json
+- bytes of a node: store-size-cpu-2026-11-29.json
 
 A model's seconds are not measured here: `--think` are assumed, log-normally spread (sigma 0.5). The check is
 a search that was really run with a model of 20 s and evaluations of 3 s (search-busy-2026-11-21.json).
@@ -273,7 +273,7 @@ def controller() -> dict[str, float]:
 
 def campaign(steps: int, measured: list[Stages], write_s: float, args: argparse.Namespace) -> dict[str, Any]:
     """What so many steps cost: device hours at the pace of a device that is never idle, bytes."""
-    node_bytes = read("store-size-cpu-2026-11-28.json")["bytes_a_node"]
+    node_bytes = read("store-size-cpu-2026-11-29.json")["bytes_a_node"]
     overhead = read("search-overhead-cpu-2026-11-23.json")["disk"]
     files = overhead["files"] / overhead["nodes"]
     rates = {n: simulate(50, 1, n, 1.0, measured)["steps_an_hour"] for n in (1, 2, 4)}

@@ -89,7 +89,7 @@ class Tool(Protocol):
     """The tool for the model; it belongs to the class, as a prompt is made before a workspace."""
 
     async def run(self, arguments: dict[str, Any], call_id: str) -> str:
-        """The model's view of a call. Raises passagent.agent.taskfiles.ToolError for its mistakes.
+        """The model's view of a call. Raises passagent.agent.workspace.ToolError for its mistakes.
 
         What it does to the workspace is not done again on resume.
         """

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from passagent.agent.taskfiles import ToolError
 from passagent.agent.toolbox import MAX_CODE, search_code
+from passagent.agent.workspace import ToolError
 from passagent.config import EvaluatorConfig
 from passagent.evaluator.target import target_of
 from passagent.experience import code_search

@@ -113,7 +113,7 @@ def test_the_score_to_beat_is_the_lower_end_of_a_best_one_with_unstable_timing(t
             assert score_to_beat(store, later) == pytest.approx(score)
 
 
-def test_the_score_to_beat_of_compared_contenders_is_the_mean_of_their_rounds(tmp_path: Path) -> None:
+def test_the_score_to_beat_of_a_finalist_is_the_mean_of_their_rounds(tmp_path: Path) -> None:
     with searched(tmp_path) as (store, run):
         every = [node for node in nodes.of_run(store, run.id) if node.island == 0]
         best = max(IslandView(store, run.id, 0).elites(1), key=lambda node: node.as_score)

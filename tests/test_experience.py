@@ -45,13 +45,13 @@ def test_limiters_by_their_share_of_the_time():
     slow_by_bytes = evaluation(graph(compiled=0.1, eager=0.2, moved_bytes=2**23))
     found = diagnose(slow_by_bytes, MACHINE)  # 0.084 ms at 100 GB/s
     assert found.label == "memory_bound"
-    assert found.graphs[0].memory_share == pytest.approx(0.84, rel=0.01)
+    assert "0.0839 ms (84% of the time)" in found.text
     assert "8.39 MB" in found.text
     assert "2.00x" in found.text
     tiny = evaluation(graph(compiled=0.005, eager=0.004, nodes_after=4, moved_bytes=1000))
     found = diagnose(tiny, MACHINE)
     assert found.label == "latency_bound"
-    assert found.graphs[0].latency_share == pytest.approx(0.8)
+    assert "issuing takes 0.0040 ms (80%)" in found.text
     assert "1 of 1 subgraphs are slower than eager" in found.text
     assert diagnose(evaluation(graph(compiled=1.0, moved_bytes=1000)), MACHINE).label == "instruction_bound"
     hostless = tiny.model_copy(update={"dispatch": "graph"})  # no time is spent on issuing
@@ -90,7 +90,7 @@ def test_an_inexact_candidate_is_not_told_what_bounds_its_speed():
         graph("c", passes_from_t=-6, moved_bytes=2**23),
     ]
     found = diagnose(evaluation(*graphs, as_score=1.2, gmean_speedup=2.0), MACHINE)
-    assert found.label == "inexact" and found.graphs == ()
+    assert found.label == "inexact"
     assert "AS is 1.200, the geometric mean of the speedups 2.000" in found.text
     assert "b (bfloat16) fails at t = -4; a (float16) fails at t = -5. A t" in found.text
     assert "On b eager's rounding shows after add_1 (add), mul (mul): leaving" in found.text

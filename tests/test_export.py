@@ -30,7 +30,7 @@ from passagent.data.export.selection import (
 )
 from passagent.evaluator.result import Candidate
 from passagent.store import Store
-from passagent.store.episodes import add_message
+from passagent.store.episodes import add_messages, get_episode
 from passagent.store.trajectories import Trajectory
 
 KEY = "hf_" + "a1" * 17
@@ -223,12 +223,13 @@ def test_what_cannot_be_done_is_told_in_a_line_and_nothing_is_written(call, home
 
 def test_a_key_in_the_database_does_not_go_out(call, runs, tmp_path):
     with Store.open(runs) as store:
-        [row] = store.rows("SELECT max(seq) AS seq FROM steps WHERE episode_id = 3")
         message = {"role": "assistant", "content": f"use {KEY}", "tool_calls": []}
+        episode = get_episode(store, 3)
         store.execute(
-            "UPDATE steps SET message_id = :id WHERE episode_id = 3 AND seq = :seq",
-            {"id": add_message(store, message, row["seq"]), "seq": row["seq"]},
+            "DELETE FROM steps WHERE episode_id = 3 "
+            "AND seq = (SELECT max(seq) FROM steps WHERE episode_id = 3)"
         )
+        add_messages(store, episode, [message])
     code, _, err = call("export", "--format", "trl", "--out", "out", "--runs-dir", runs)
     assert code == 1 and "holds what looks like a Hugging Face token" in err and KEY not in err
     assert nothing_is_left(tmp_path)

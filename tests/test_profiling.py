@@ -15,7 +15,7 @@ from cases import write_task as write_case
 from tiny_search import FastEvaluator, PacedModel, settings, write_task
 
 from passagent.agent import toolbox
-from passagent.agent.taskfiles import ToolError
+from passagent.agent.workspace import ToolError
 from passagent.config import load_config
 from passagent.evaluator.captures import graph_of
 from passagent.evaluator.hardware.machine import Machine
@@ -23,7 +23,7 @@ from passagent.evaluator.judging.speed_of_light import beyond_light, refusal
 from passagent.evaluator.reference.eager import Output
 from passagent.evaluator.reference.reference import own_bytes
 from passagent.evaluator.result import MANIFEST, Evaluation, GraphResult, Speedup
-from passagent.experience.diagnosis import Diagnosis, GraphDiagnosis, diagnose
+from passagent.experience.diagnosis import Diagnosis, diagnose
 from passagent.experience.profiling import nsight
 from passagent.experience.profiling.evidence import examine
 from passagent.experience.profiling.profile_record import (
@@ -251,8 +251,7 @@ def test_run_until_sol_ends_with_the_first_pass_at_the_speed_of_light(tmp_path):
     headrooms = iter([3.0, 1.2, 1.05])
 
     def diagnose(evaluation):
-        headroom = next(headrooms, 1.0)
-        return Diagnosis("memory_bound", "", (GraphDiagnosis("g", "memory_bound", 1.0, 0.0, 2.0, headroom),))
+        return Diagnosis("memory_bound", "", next(headrooms, 1.0))
 
     stand_ins = Parts(PacedModel(), FastEvaluator(), diagnose)
     until = settings_of(RunOptions, {"until": "sol"}, {"search.reuse": False})

@@ -214,17 +214,14 @@ def test_first_message_waits_for_eagers_figures_which_are_kept_for_a_day(store, 
 class Failing(tiny_search.FastEvaluator):
     """The machine fails the first `failures` evaluations."""
 
-    def __init__(self, failures: int, as_status: bool = False) -> None:
+    def __init__(self, failures: int) -> None:
         super().__init__()
-        self.failures, self.as_status = failures, as_status
+        self.failures = failures
 
     async def evaluate(self, task_path: Path, candidate: Candidate, bar: float | None = None) -> Evaluation:
         self.failures -= 1
         if self.failures < 0:
             return await super().evaluate(task_path, candidate)
-        if self.as_status:
-            good = tiny_search.judge(candidate)
-            return good.model_copy(update={"status": "infrastructure", "as_score": None, "error": "GPU lost"})
         raise InfrastructureError("GPU lost")
 
 
@@ -245,10 +242,9 @@ def test_nothing_in_a_search_is_measured_in_full(store, task):
     assert set(bars[len(searched) :]) == {0.0}  # the finalists' rounds
 
 
-@pytest.mark.parametrize("as_status", [False, True])
-def test_the_machine_s_failures_are_not_charged(store, task, monkeypatch, as_status):
+def test_the_machine_s_failures_are_not_charged(store, task, monkeypatch):
     monkeypatch.setattr(candidates, "RETRY_AFTER_S", (0.0, 0.0))
-    session = open_tiny(store, task, evaluator=Failing(2, as_status), islands=1, iters=2)
+    session = open_tiny(store, task, evaluator=Failing(2), islands=1, iters=2)
     finish(session)
     run = runs.get_run(store, session.run.id)
     assert run.evaluations == len(store.rows("SELECT id FROM evaluations"))
@@ -698,38 +694,6 @@ def test_a_series_that_was_cut_off_is_gone_on_with(store, task):
     assert len(again.asked) == 12 - 5
     finish(open_tiny(store, task, evaluator=again, run=session.run, islands=1, iters=20, finalists=3))
     assert len(again.asked) == 12 - 5  # nothing new: nothing is measured again
-
-
-class Unsteady(Lucky):
-    """Every candidate's timing is unstable, its interval wide; measured again it is a tenth as fast."""
-
-    unstable = True
-
-    async def evaluate(self, task_path, candidate, bar=None):
-        evaluation = await super().evaluate(task_path, candidate)
-        score = evaluation.as_score
-        graph = evaluation.graphs[0].model_copy(update={"unstable": self.unstable})
-        ends = {"as_low": score * 0.5, "as_high": score * 2} if self.unstable else {}
-        ends = ends or {"as_low": score * 0.999, "as_high": score * 1.001}
-        return evaluation.model_copy(update=ends | {"graphs": [graph]})
-
-
-@pytest.mark.parametrize("is_unstable", [True, False])
-def test_contenders_are_compared_at_an_episodes_end_only_while_timing_is_unstable(store, task, is_unstable):
-    class Evaluator(Unsteady):
-        unstable = is_unstable
-
-    session = open_tiny(store, task, evaluator=Evaluator(), islands=1, iters=8, finalists=3, seed=1)
-    finish(session)
-    run, rows = runs.get_run(store, session.run.id), finalists.measurements(store, session.run.id)
-    early = {row.series for row in rows} - {8}
-    assert max(row.series for row in rows) == 8 and bool(early) == is_unstable
-    assert sum(row.series < 8 for row in rows) <= run.evaluations // 2
-    for series in early:
-        node_ids = {row.node_id for row in rows if row.series == series}
-        assert len(node_ids) == 2, "the best and the one within its interval"
-        episode = max(nodes.get_node(store, node_id).number for node_id in node_ids)
-        assert episode == series + 1, "the episode that just ended left one of them"
 
 
 def test_an_interval_says_when_two_cannot_be_told_apart():

@@ -13,9 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from passagent.agent.editor import file_editor
-from passagent.agent.taskfiles import MAX_BYTES, ToolError, read_task_files
 from passagent.agent.toolbox import check_arguments
-from passagent.agent.workspace import MAX_FILES, Workspace
+from passagent.agent.workspace import MAX_BYTES, MAX_FILES, ToolError, Workspace, read_task_files
 from passagent.evaluator.result import MANIFEST
 
 

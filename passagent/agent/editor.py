@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from passagent.agent.taskfiles import TASK, ToolError
 from passagent.agent.tool_specs import EDITOR, Answer, Tool, schema
-from passagent.agent.workspace import Workspace, parsed
+from passagent.agent.workspace import TASK, ToolError, Workspace, parsed
 from passagent.evaluator.result import MANIFEST
 from passagent.models.types import ToolSpec
 

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from itertools import takewhile
 
 from passagent.agent.evaluator_tool import answers_data
-from passagent.agent.taskfiles import ToolError
 from passagent.agent.tokens import CHARACTERS, Sent, fold
 from passagent.agent.tool_specs import EVALUATOR, Answer, PendingEvaluations, Tool
 from passagent.agent.toolbox import check_arguments
+from passagent.agent.workspace import ToolError
 from passagent.config import AgentConfig
 from passagent.errors import nearest
 from passagent.models.retry import ContextOverflow
@@ -82,11 +82,13 @@ async def run_episode(
 
     def add_result(message: Message, result: Answer) -> None:
         used = evaluations(messages) + result.data.get("evaluation", {}).get("is_run", False) + len(pending)
-        most = {"steps": limits.max_steps, "evaluations": limits.max_evaluations}
-        rest = {"steps": most["steps"] - steps(messages), "evaluations": max(0, most["evaluations"] - used)}
-        parts = [f"{number} of {most[name]} {name}" for name, number in rest.items()] + more_left()
+        parts = [
+            f"{limits.max_steps - steps(messages)} of {limits.max_steps} steps",
+            f"{max(0, limits.max_evaluations - used)} of {limits.max_evaluations} evaluations",
+            *more_left(),
+        ]
         text = f"{result.text}\nleft: {', '.join(parts)}"
-        add(message | {"content": text, "data": result.data | {"left": rest}})
+        add(message | {"content": text, "data": result.data})
 
     async def tell_pending(is_last: bool = True) -> bool:
         if is_last:

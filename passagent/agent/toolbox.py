@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 from passagent import extend
 from passagent.agent import editor, evaluator_tool, tool_specs
 from passagent.agent.observe import why_unrecorded
-from passagent.agent.taskfiles import ToolError, read_task_files
 from passagent.agent.tool_specs import Answer, Tool, schema
-from passagent.agent.workspace import Workspace, candidate_files, parsed
+from passagent.agent.workspace import ToolError, Workspace, candidate_files, parsed, read_task_files
 from passagent.errors import UsageError, nearest
 from passagent.evaluator.result import Evaluation
 from passagent.experience import code_search, knowledge

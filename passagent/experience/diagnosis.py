@@ -12,19 +12,18 @@ from __future__ import annotations
 
 import ast
 import json
-import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import NamedTuple, get_args
 
 from passagent.errors import one_line
 from passagent.evaluator.hardware.machine import Machine
 from passagent.evaluator.result import EXACT_T, Evaluation, GraphResult, Mismatch, Status
+from passagent.evaluator.score import geometric_mean
 
-Limiter = Literal["memory_bound", "latency_bound", "instruction_bound"]
-LIMITERS: tuple[str, ...] = get_args(Limiter)
+LIMITERS = ("memory_bound", "latency_bound", "instruction_bound")
 _FAILURES = tuple(status for status in get_args(Status) if status != "ok")
 LABELS: tuple[str, ...] = ("start", "untimed", "inexact", *LIMITERS, *_FAILURES)
 """Labels of a diagnosis. `start`: there is no candidate yet; `untimed`: correct, but not timed; `inexact`:
@@ -36,17 +35,14 @@ SHARE = 0.4
 """A limiter must explain this share of the time; where none does, it is the instructions."""
 
 
-@dataclass(frozen=True)
-class GraphDiagnosis:
-    """One correct and timed subgraph."""
+class _Shares(NamedTuple):
+    """What explains the time of one correct and timed subgraph."""
 
-    name: str
-    limiter: Limiter
+    limiter: str
     memory_share: float
     """Time to move the bytes at full bandwidth / measured time."""
     latency_share: float
     """Time to issue the operators that are left / measured time."""
-    speedup: float
     headroom: float
     """Measured time / (speed of light + issuing one launch): 1 where nothing is left to gain."""
 
@@ -59,23 +55,12 @@ class Diagnosis:
     """One of LABELS: hints are retrieved by it."""
     text: str
     """A paragraph for the author."""
-    graphs: tuple[GraphDiagnosis, ...] = ()
-
-    @property
-    def headroom(self) -> float | None:
-        """Over the timed subgraphs, the geometric mean of their headroom; None where one is not plausible."""
-        if not self.graphs or min(graph.headroom for graph in self.graphs) < PLAUSIBLE:
-            return None
-        return math.exp(sum(math.log(max(graph.headroom, 1e-9)) for graph in self.graphs) / len(self.graphs))
+    headroom: float | None = None
+    """Over the timed subgraphs, the geometric mean of their headroom; None where one is not plausible."""
 
     def as_json(self) -> str:
-        """The JSON that is stored with a node; its graphs are the evaluation's timed ones, in order."""
-        graphs = [
-            {name: round(value, 4) if isinstance(value, float) else value for name, value in figures.items()}
-            for figures in map(vars, self.graphs)
-        ]
-        headroom = self.headroom and round(self.headroom, 3)
-        return json.dumps(vars(self) | {"graphs": graphs, "headroom": headroom})
+        """The JSON that is stored with a node."""
+        return json.dumps(vars(self))
 
 
 START = Diagnosis("start", "No candidate has been evaluated yet.")
@@ -92,19 +77,21 @@ def diagnose(evaluation: Evaluation, machine: Machine) -> Diagnosis:
         return Diagnosis("inexact", _inexactness(evaluation, loose))
     if evaluation.dispatch == "graph":  # issuing is not in the times
         machine = replace(machine, issue_s=0.0)
-    graphs = tuple(_limiter(graph, machine) for graph in timed)
-    if not graphs:
+    shares = [_shares(graph, machine) for graph in timed]
+    if not shares:
         return Diagnosis("untimed", "Every subgraph is correct; nothing was timed.")
-    counts = Counter(graph.limiter for graph in graphs)
-    worst, result = min(zip(graphs, timed, strict=True), key=lambda pair: pair[0].speedup)
+    counts = Counter(graph.limiter for graph in shares)
+    speedups = [graph.speedup.e2e for graph in timed if graph.speedup]
+    slowest = speedups.index(min(speedups))
+    worst, result = shares[slowest], timed[slowest]
     # among limiters that are equally frequent, the one of the slowest subgraph
     label = max(counts, key=lambda limiter: (counts[limiter], limiter == worst.limiter))
     name, ms = _NAMES.get(label, label.replace("_", "-")), result.compiled_ms or 0.0
-    lines = [f"Correct on all subgraphs; {name} on {counts[label]} of {len(graphs)}: {_MEANING[label]}."]
-    if slow := sum(graph.speedup < 1 for graph in graphs):
-        lines.append(f"{slow} of {len(graphs)} subgraphs are slower than eager.")
+    lines = [f"Correct on all subgraphs; {name} on {counts[label]} of {len(shares)}: {_MEANING[label]}."]
+    if slow := sum(speedup < 1 for speedup in speedups):
+        lines.append(f"{slow} of {len(shares)} subgraphs are slower than eager.")
     lines.append(
-        f"The least gain is on {worst.name} ({result.dtype}): {worst.speedup:.2f}x, "
+        f"The least gain is on {result.name} ({result.dtype}): {speedups[slowest]:.2f}x, "
         f"{ms:.4f} ms against {result.eager_ms or 0:.4f} ms; {result.nodes_before} operators became "
         f"{result.nodes_after}; moving its {result.moved_bytes / 1e6:.2f} MB takes "
         f"{worst.memory_share * ms:.4f} ms ({worst.memory_share:.0%} of the time), issuing takes "
@@ -113,20 +100,21 @@ def diagnose(evaluation: Evaluation, machine: Machine) -> Diagnosis:
     )
     if any(graph.unstable for graph in timed):
         lines.append("Some timings were unstable; do not read small differences into them.")
-    return Diagnosis(label, " ".join(lines), graphs)
+    headrooms = [graph.headroom for graph in shares]
+    headroom = round(geometric_mean(headrooms), 3) if min(headrooms) >= PLAUSIBLE else None
+    return Diagnosis(label, " ".join(lines), headroom)
 
 
-def _limiter(graph: GraphResult, machine: Machine) -> GraphDiagnosis:
+def _shares(graph: GraphResult, machine: Machine) -> _Shares:
     assert graph.compiled_ms is not None
-    assert graph.speedup is not None
     seconds = graph.compiled_ms * 1e-3
     memory = graph.moved_bytes / machine.bandwidth(graph.moved_bytes) / seconds
     latency = max(graph.nodes_after, 1) * machine.issue_s / seconds
-    limiter: Limiter = "instruction_bound"
+    limiter = "instruction_bound"
     if max(memory, latency) >= SHARE:
         limiter = "memory_bound" if memory >= latency else "latency_bound"
     light = machine.light_s(graph.moved_bytes, graph.flops or 0, graph.dtype) + machine.issue_s
-    return GraphDiagnosis(graph.name, limiter, memory, latency, graph.speedup.e2e, seconds / light)
+    return _Shares(limiter, memory, latency, seconds / light)
 
 
 ADVICE = {

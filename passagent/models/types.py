@@ -14,8 +14,7 @@ result of an evaluation that was not waited for, is that call's id (agent/evalua
 
 `data` is what programs read of a message that the program wrote; no provider is sent it. Of a task message
 see agent/prompt.py. Of a call's answer: `error` (true: it could not be done as asked), `edit` (`wrote` or
-`restored`), `is_sound` (of a check), `evaluation` (agent/observe.verdict), and `left` of the episode's
-`steps` and `evaluations`.
+`restored`), `is_sound` (of a check), and `evaluation` (agent/observe.verdict).
 """
 
 from __future__ import annotations

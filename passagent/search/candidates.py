@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from passagent.agent import validator
 from passagent.agent.observe import observation, verdict
 from passagent.agent.prompt import note_of
-from passagent.agent.taskfiles import ToolError
 from passagent.agent.tool_specs import Answer
+from passagent.agent.workspace import ToolError
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError, PassagentError
 from passagent.evaluator.fleet.opening import LOCAL
@@ -93,10 +93,9 @@ def best_before(store: Store, node: Node) -> float | None:
 
     None where nothing correct was timed.
     """
-    same_episode = nodes.of_episode(store, node.episode_id)
-    earlier = [other for other in same_episode if other.id < node.id and other.status == "ok"]
     scores = [IslandView(store, node.run_id, node.island).best_before(node.number)]
-    scores += [other.as_score for other in earlier if other.repeat_of is None]
+    for other in nodes.correct_of_episode(store, node.episode_id):
+        scores += [other.as_score] if other.id < node.id and other.repeat_of is None else []
     return max((score for score in scores if score is not None and score != nodes.UNTIMED), default=None)
 
 
@@ -177,39 +176,42 @@ async def evaluate(session: Session, candidate: Candidate, bar: float | None = N
 
 
 async def _evaluate(session: Session, candidate: Candidate, bar: float | None) -> Evaluation:
-    for wait in (*RETRY_AFTER_S, None):
+    try:
+        judged = partial(session.evaluator.evaluate, session.task.path, candidate, bar)
+        return await tried_again(judged, session.events.note)
+    except SubjectLost as error:
+        session.events.note(str(error))
+        return Evaluation(
+            task=session.task.name,
+            candidate=candidate.key,
+            device=session.config.evaluator.device,
+            dispatch=session.config.evaluator.dispatch,
+            timing="none",
+            status="infrastructure",
+            as_score=None,
+            es=None,
+            graphs=[],
+            error=str(error),
+            evaluator_version=evaluator_version(),
+        )
+
+
+async def tried_again(
+    evaluate_once: Callable[[], Awaitable[Evaluation]], notify: Callable[[str], object]
+) -> Evaluation:
+    """The evaluation; what the machine fails is tried again after RETRY_AFTER_S, then raised.
+
+    `notify` takes a line before each wait. Raises what an evaluation raises.
+    """
+    for wait in RETRY_AFTER_S:
         try:
-            evaluation = await session.evaluator.evaluate(session.task.path, candidate, bar)
-            if evaluation.status != "infrastructure":
-                return evaluation
-            reason = evaluation.error or "the machine failed an evaluation"
-        except SubjectLost as error:
-            session.events.note(str(error))
-            return _lost(session, candidate, str(error))
+            return await evaluate_once()
+        except SubjectLost:
+            raise
         except InfrastructureError as error:
-            reason = str(error)
-        if wait is None:
-            raise InfrastructureError(reason)
-        session.events.note(f"{reason}; trying again in {wait:g} s")
+            notify(f"{error}; trying again in {wait:g} s")
         await asyncio.sleep(wait)
-    raise AssertionError
-
-
-def _lost(session: Session, candidate: Candidate, reason: str) -> Evaluation:
-    """Make the evaluation of a candidate that could not be judged."""
-    return Evaluation(
-        task=session.task.name,
-        candidate=candidate.key,
-        device=session.config.evaluator.device,
-        dispatch=session.config.evaluator.dispatch,
-        timing="none",
-        status="infrastructure",
-        as_score=None,
-        es=None,
-        graphs=[],
-        error=reason,
-        evaluator_version=evaluator_version(),
-    )
+    return await evaluate_once()
 
 
 def canonical_key(files: Mapping[str, str], candidate_key: str) -> str:

@@ -19,7 +19,7 @@ from passagent.evaluator.result import Candidate
 from passagent.models.ensemble import model_names
 from passagent.search.candidates import judge
 from passagent.search.expansion import conclude, run_claimed
-from passagent.search.remeasure import confirm, confirm_contender, environment_of, measure_again
+from passagent.search.remeasure import confirm, environment_of, measure_again
 from passagent.search.run_models import distil, distil_rest
 from passagent.search.session import EXPERT, Session, Stopping
 from passagent.store import SEEDS, episodes, nodes, runs, sessions
@@ -124,10 +124,9 @@ async def _island(session: Session, island: int) -> None:
             if episode is None:
                 return
             await distil(session, island)  # what a process before this one may have left
-            episode = await run_claimed(session, episode)
+            await run_claimed(session, episode)
             await distil(session, island)
             session.notify()
-            await confirm_contender(session, episode)
     except Stopping as stopping:
         log.info("island %d stops: %s", island, stopping)
 

@@ -22,7 +22,7 @@ from passagent.store.events import EpisodeContinued
 from passagent.store.redaction import redacted
 
 
-async def run_claimed(session: Session, episode: Episode) -> Episode:
+async def run_claimed(session: Session, episode: Episode) -> None:
     """Run an episode to its end, from the beginning or from where a dead process left it.
 
     Raises Stopping where it is left to be continued, and what model and evaluator raise.
@@ -64,9 +64,8 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
     services = Services(submitter(session, episode), outline, partial(limits_of, session))
     tools = open_tools(config.agent.tools, session.task, files, target, services, start_as)
     reason = await run_episode(model, messages, tools, save, config.agent, session.left)
-    episode = conclude(session, episode, parent, reason)
+    conclude(session, episode, parent, reason)
     session.events.look()
-    return episode
 
 
 def begin(session: Session, episode: Episode) -> tuple[Episode, list[Message]]:
@@ -87,13 +86,13 @@ def begin(session: Session, episode: Episode) -> tuple[Episode, list[Message]]:
     return episode, messages
 
 
-def conclude(session: Session, episode: Episode, parent: Node | None, reason: str) -> Episode:
+def conclude(session: Session, episode: Episode, parent: Node | None, reason: str) -> None:
     """Close the episode and count the island's stagnation, all or nothing.
 
     With progress, a hint is to be distilled from it, if there is a distiller.
     """
     store, island = session.store, episode.island
-    right = [node for node in nodes.of_episode(store, episode.id) if node.status == "ok"]
+    right = nodes.correct_of_episode(store, episode.id)
     best = max((node.as_score for node in right if node.as_score is not None), default=None)
     # a program that was there before is no progress, whatever a second measurement of it says
     new = max((node.as_score or 0.0 for node in right if node.repeat_of is None), default=None)
@@ -108,7 +107,6 @@ def conclude(session: Session, episode: Episode, parent: Node | None, reason: st
             _count_gain(session, new, right)
         if session.distiller is not None and island != SEEDS and gained:
             hint_uses.want_distilled(store, done)
-    return done
 
 
 def _count_gain(session: Session, best: float | None, correct: list[Node]) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 from passagent.evaluator import score
 from passagent.evaluator.result import Evaluation, GraphResult, Speedup
 from passagent.store import SEEDS, Node, Store, evaluations
-from passagent.store.nodes import best_of_island, get_node
+from passagent.store.nodes import best_of_island, distinct, get_node
 from passagent.store.runs import islands
 
 _T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
@@ -141,11 +141,7 @@ def _best_beside(
 def best_of_run(store: Store, run_id: str, limit: int) -> list[Node]:
     """The best correct nodes, at most `limit` of each population, with distinct sources, best first."""
     populations = [SEEDS, *(island.island for island in islands(store, run_id))]
-    candidates = [node for number in populations for node in best_of_island(store, run_id, number, limit)]
-    distinct: dict[str, Node] = {}
-    for node in sorted(candidates, key=lambda node: node.rank, reverse=True):
-        distinct.setdefault(node.canonical_key, node)
-    return list(distinct.values())
+    return distinct(node for number in populations for node in best_of_island(store, run_id, number, limit))
 
 
 def contenders(store: Store, run_id: str, limit: int) -> list[Node]:

@@ -34,10 +34,7 @@ class IslandView:
         best_nodes = nodes.migrants(self.store, self.run_id, self.island)
         for island in {self.island, SEEDS}:
             best_nodes += nodes.best_of_island(self.store, self.run_id, island, limit, before)
-        distinct: dict[str, Node] = {}
-        for node in sorted(best_nodes, key=lambda node: node.rank, reverse=True):
-            distinct.setdefault(node.canonical_key, node)
-        return list(distinct.values())[:limit]
+        return nodes.distinct(best_nodes)[:limit]
 
     def best_before(self, number: int) -> float | None:
         """The best AS that the island knows of when its episode `number` begins; see Node.fitness.

@@ -23,8 +23,7 @@ from passagent.evaluator.target import kind_of
 from passagent.experience.hints import LearnedHint
 from passagent.models import open_model
 from passagent.models.ensemble import Ensemble, Outcome, choose, member
-from passagent.models.meter import Metered
-from passagent.models.retry import Retrying
+from passagent.models.retry import Metered, Retrying
 from passagent.models.types import Model, Reply
 from passagent.search.episode_context import judged_node
 from passagent.search.islands import IslandView
@@ -178,5 +177,5 @@ async def _ask_distiller(session: Session, distiller_model: Model, episode: Epis
 
 def _best(session: Session, episode: Episode) -> Node | None:
     """The best correct node of an episode, also of one that goes on."""
-    right = [node for node in nodes.of_episode(session.store, episode.id) if node.status == "ok"]
-    return max(right, key=lambda node: (node.as_score or 0.0, -node.id), default=None)
+    correct = nodes.correct_of_episode(session.store, episode.id)
+    return max(correct, key=lambda node: (node.as_score or 0.0, -node.id), default=None)

@@ -180,7 +180,7 @@ def add_messages(store: Store, episode: Episode, messages: Sequence[dict[str, An
     """Append messages, without what is a secret, to the conversation: all or none."""
     with store.transaction():
         for seq, message in enumerate(messages, next_step(store, episode.id)):
-            message_id = add_message(store, redacted(message), seq)
+            message_id = _add_message(store, episode, redacted(message), seq)
             at_ms = int(time.time() * 1000)
             store.insert("steps", episode_id=episode.id, seq=seq, message_id=message_id, at_ms=at_ms)
 
@@ -191,41 +191,69 @@ def next_step(store: Store, episode_id: int) -> int:
     return int(store.rows(sql, {"id": episode_id})[0]["next"])
 
 
-SYSTEM_SEQ = 1
-"""The place of the system message in a conversation."""
+SYSTEM_SEQ, PROMPT_SEQ = 1, 2
+"""The places of the system message and of the task message in a conversation."""
+SHORT = 1000
+"""Characters of a message up to which no other is taken for its dictionary."""
+_OWN = "SELECT :id"
+_FIRST = "SELECT id FROM episodes WHERE run_id = :run_id AND island = :island ORDER BY number LIMIT 1"
 
 
-def unpack_message(body: bytes) -> dict[str, Any]:
-    """A message from its stored form."""
-    message: dict[str, Any] = json.loads(zlib.decompress(body))
-    return message
-
-
-def add_message(store: Store, message: dict[str, Any], seq: int) -> int:
+def _add_message(store: Store, episode: Episode, message: dict[str, Any], seq: int) -> int:
     """The id of the stored message, the conversation's number `seq`. To be called in a transaction.
 
     Nearly all episodes begin with the same system message, so one that is equal to the last is there once.
+    The task messages of an island differ little, and replies repeat what they quote of them: zlib is given
+    the island's first one, or the episode's own, as a dictionary.
     """
-    body = zlib.compress(json.dumps(message).encode())  # ASCII: a lone surrogate of a model is stored, too
+    text = json.dumps(message).encode()  # ASCII: a lone surrogate of a model is stored, too
     if seq == SYSTEM_SEQ:
+        body = zlib.compress(text)
         last = store.row(
             "SELECT message_id AS id, body FROM steps JOIN messages ON messages.id = message_id "
             "WHERE seq = :seq ORDER BY episode_id DESC LIMIT 1",
             {"seq": seq},
         )
-        if last is not None and last["body"] == body:
-            return int(last["id"])
-    return store.insert("messages", body=body)
+        return int(last["id"]) if last and last["body"] == body else store.insert("messages", body=body)
+    like = None
+    if len(text) > SHORT:
+        like = store.row(
+            "SELECT messages.* FROM steps JOIN messages ON messages.id = message_id "
+            f"WHERE episode_id = ({_OWN if seq > PROMPT_SEQ else _FIRST}) AND seq = {PROMPT_SEQ}",
+            vars(episode),
+        )
+    if like is None:
+        return store.insert("messages", body=zlib.compress(text))
+    packer = zlib.compressobj(zdict=_texts(store, [like])[0])
+    return store.insert("messages", like_id=like["id"], body=packer.compress(text) + packer.flush())
+
+
+def unpack_messages(store: Store, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages of these rows of `messages`, in order."""
+    return [json.loads(text) for text in _texts(store, rows)]
+
+
+def _texts(store: Store, rows: Sequence[dict[str, Any]]) -> list[bytes]:
+    """The JSON of these rows of `messages`, in order."""
+    texts: dict[int | None, bytes] = {None: b""}
+
+    def text_of(row: dict[str, Any]) -> bytes:
+        if row["like_id"] not in texts:
+            [like] = store.rows("SELECT * FROM messages WHERE id = :like_id", {"like_id": row["like_id"]})
+            texts[like["id"]] = text_of(like)
+        return zlib.decompressobj(zdict=texts[row["like_id"]]).decompress(row["body"])
+
+    return [text_of(row) for row in rows]
 
 
 def conversation(store: Store, episode_id: int) -> list[dict[str, Any]]:
     """The episode's messages in order."""
     rows = store.rows(
-        "SELECT body FROM steps JOIN messages ON messages.id = message_id "
+        "SELECT messages.* FROM steps JOIN messages ON messages.id = message_id "
         "WHERE episode_id = :id ORDER BY seq",
         {"id": episode_id},
     )
-    return [unpack_message(row["body"]) for row in rows]
+    return unpack_messages(store, rows)
 
 
 def finish(store: Store, episode: Episode, reason: str, gain: float | None, is_progress: bool) -> Episode:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -215,6 +216,19 @@ def get_plans(store: Store, node: Node) -> dict[str, str]:
 def of_episode(store: Store, episode_id: int) -> list[Node]:
     """The episode's nodes, in the order they were made."""
     return _nodes(store, "WHERE episode_id = :episode ORDER BY id", {"episode": episode_id})
+
+
+def correct_of_episode(store: Store, episode_id: int) -> list[Node]:
+    """The episode's correct nodes, in the order they were made."""
+    return [node for node in of_episode(store, episode_id) if node.status == "ok"]
+
+
+def distinct(correct: Iterable[Node]) -> list[Node]:
+    """The best node of each program among correct ones, the best first."""
+    programs: dict[str, Node] = {}
+    for node in sorted(correct, key=lambda node: node.rank, reverse=True):
+        programs.setdefault(node.canonical_key, node)
+    return list(programs.values())
 
 
 def newest_before(store: Store, episode: Episode, limit: int, same_start: bool = False) -> list[Node]:

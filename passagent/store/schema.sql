@@ -96,6 +96,7 @@ CREATE INDEX episodes_running ON episodes (run_id, island) WHERE state = 'runnin
 
 CREATE TABLE messages (
     id INTEGER PRIMARY KEY,
+    like_id INTEGER REFERENCES messages (id),
     body BLOB NOT NULL
 );
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from passagent.errors import UsageError
 from passagent.store import nodes, runs
 from passagent.store.database import Store, written
-from passagent.store.episodes import Episode, get_episode, unpack_message
+from passagent.store.episodes import Episode, get_episode, unpack_messages
 from passagent.store.redaction import redacted
 from passagent.store.runs import Run
 
@@ -140,7 +140,7 @@ def trajectory(store: Store, run: Run, episode: Episode, clean: bool = True) -> 
     """
     cleaned = redacted if clean else (lambda value: value)
     rows = store.rows(
-        "SELECT body, at_ms, calls.* FROM steps JOIN messages ON messages.id = message_id "
+        "SELECT body, like_id, at_ms, calls.* FROM steps JOIN messages ON messages.id = message_id "
         "LEFT JOIN calls ON calls.episode_id = steps.episode_id AND calls.step = steps.seq "
         "AND calls.state = 'done' AND calls.role = 'agent' "
         "WHERE steps.episode_id = :id ORDER BY seq",
@@ -157,7 +157,10 @@ def trajectory(store: Store, run: Run, episode: Episode, clean: bool = True) -> 
         role=runs.get_island(store, run.id, episode.island).role,
         parent=episode.parent_id,
         parent_as=parent.as_score if parent else None,
-        messages=[_turn(row, cleaned(unpack_message(row["body"]))) for row in rows],
+        messages=[
+            _turn(row, cleaned(message))
+            for row, message in zip(rows, unpack_messages(store, rows), strict=True)
+        ],
         nodes=[_candidate(node, cleaned(node.note)) for node in nodes.of_episode(store, episode.id)],
     )
 

@@ -15,6 +15,7 @@ import json
 import logging
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from passagent.data.bench.results import (
     read_directories,
 )
 from passagent.data.bench.summary import Losses, Summary, losses, summaries_of
-from passagent.errors import InfrastructureError, PassagentError, UsageError, nearest
+from passagent.errors import PassagentError, UsageError, nearest
 from passagent.evaluator.compilers import PREFIX, check
 from passagent.evaluator.fleet.opening import check_devices, machine_of, open_pool
 from passagent.evaluator.result import MANIFEST, Candidate, Speedup, Subject
@@ -40,7 +41,7 @@ from passagent.models import open_model
 from passagent.models.probe import check_models
 from passagent.options import BenchOptions, settings_of
 from passagent.search import finalists
-from passagent.search.candidates import RETRY_AFTER_S
+from passagent.search.candidates import tried_again
 from passagent.search.controller import search
 from passagent.search.run_files import run_log
 from passagent.search.setup import Parts, new_run, open_session
@@ -204,15 +205,9 @@ async def _measure(
                 written.write(directory / _PASSES / work.task.name)
         row.left = written is None and row.compiler == EXPERT
         subject = "eager" if row.left else written or NO_PASSES
-    for wait in (*RETRY_AFTER_S, None):
-        try:
-            evaluation = await pool.evaluate(work.task.path, subject)
-            break
-        except InfrastructureError as error:
-            if wait is None:
-                raise
-            watch.say(f"{work.task.name}: {error}; trying again in {wait:g} s")
-            await asyncio.sleep(wait)
+    evaluation = await tried_again(
+        partial(pool.evaluate, work.task.path, subject), lambda text: watch.say(f"{work.task.name}: {text}")
+    )
     if evaluation.evaluator_version != row.identity["evaluator"]:
         raise UsageError("passagent's own files changed while it measured; go on with another --out")
     row.evaluation = evaluation

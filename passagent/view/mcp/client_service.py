@@ -18,8 +18,7 @@ from typing import Any
 
 from passagent.agent.context import EpisodeContext
 from passagent.agent.prompt import compose
-from passagent.agent.taskfiles import TASK, ToolError, read_task_files
-from passagent.agent.workspace import Workspace
+from passagent.agent.workspace import TASK, ToolError, Workspace, read_task_files
 from passagent.config import Config
 from passagent.errors import PassagentError, UsageError, nearest
 from passagent.evaluator.candidate import Candidate

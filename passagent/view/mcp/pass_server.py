@@ -33,8 +33,8 @@ from starlette.responses import PlainTextResponse
 
 from passagent import __version__
 from passagent.agent.prompt import task_text
-from passagent.agent.taskfiles import ToolError
 from passagent.agent.toolbox import check_arguments
+from passagent.agent.workspace import ToolError
 from passagent.errors import EXIT_INTERRUPTED, PassagentError, UsageError
 from passagent.models.types import ToolSpec, clean
 from passagent.store import nodes

@@ -13,10 +13,9 @@ from typing import Annotated, Any, Literal
 
 from passagent.agent import tool_specs as specs
 from passagent.agent.prompt import plain_note, task_text
-from passagent.agent.taskfiles import ToolError
 from passagent.agent.tool_specs import described, method_spec
 from passagent.agent.toolbox import MAX_PASSAGES, checked, found_code, passages, start_of
-from passagent.agent.workspace import Workspace, candidate_files
+from passagent.agent.workspace import ToolError, Workspace, candidate_files
 from passagent.config import Config
 from passagent.evaluator.candidate import MANIFEST, Candidate
 from passagent.evaluator.target import target_of
