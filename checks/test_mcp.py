@@ -224,7 +224,6 @@ ARGUMENTS = {
     "search_knowledge": {"query": "softmax"},
     "similar": {"task": "tiny"},
     "read_document": {"path": "index.md"},
-    "search_code": {"query": "import"},
     "history": {"task": "tiny"},
     "best": {"task": "tiny"},
     "package": {"tasks": ["tiny"], "name": "inspected"},

@@ -48,7 +48,7 @@ def test_grpo_takes_a_step_and_the_reward_is_what_eval_gives(tmp_path):
     )
     told = json.loads(printed.splitlines()[-1])
     assert told["steps"] == 1 and told["changed"] > 0
-    tools = ["check", "file_editor", "pass_evaluator", "profile", "search_code", "search_knowledge"]
+    tools = ["check", "file_editor", "pass_evaluator", "profile", "search_knowledge"]
     assert told["tools"] == tools
     assert told["calls"] == pytest.approx(8 / 3) and told["failures"] == pytest.approx(1 / 8)
     reward, nothing, unknown = told["rewards"]

@@ -148,7 +148,7 @@ class RolesConfig(_Section):
     """Writes a hint of each episode that gained (Kernel Foundry 3.4)."""
 
 
-TOOLS = ("file_editor", "check", "pass_evaluator", "search_knowledge", "search_code", "profile")
+TOOLS = ("file_editor", "check", "pass_evaluator", "search_knowledge", "profile")
 POLICIES = ("evolutionary", "greedy", "mcts", "random", "best_of_n")
 
 

@@ -29,7 +29,7 @@ from passagent.store.trajectories import (
 )
 
 SETTINGS = tiny_search.settings(4, 2, 3)
-TOOLS = ["file_editor", "check", "pass_evaluator", "search_knowledge", "search_code", "profile"]
+TOOLS = ["file_editor", "check", "pass_evaluator", "search_knowledge", "profile"]
 
 
 def searched(tmp_path: Path, model: Any = None, settings: dict[str, Any] = SETTINGS) -> Path:

@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Annotated, Any, Self, TypeVar, get_args, get_origin, get_type_hints
 
-from passagent.experience.code_search import KINDS
 from passagent.models.types import ToolSpec
 
 EDITOR, CHECK, EVALUATOR, KNOWLEDGE = "file_editor", "check", "pass_evaluator", "search_knowledge"
-PROFILE, CODE = "profile", "search_code"
+PROFILE = "profile"
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -155,21 +154,3 @@ def _schema(hint: Any) -> dict[str, Any]:
 
 
 CURSOR = {"type": "string", "description": "go on where an answer was cut: its `cursor`"}
-CODE_SPEC = ToolSpec(
-    CODE,
-    "Search code: sample passes and the sources of the kernel language that is installed. kind string "
-    "gives `file:line: text`; kind file lists files by a part of their name, and shows one whose whole name "
-    "(or name:line) you give.",
-    schema(
-        {
-            "query": {
-                "type": "string",
-                "description": "string: looked for in each line; file: part of a name",
-            },
-            "kind": {"type": "string", "enum": list(KINDS), "description": "default string"},
-            "cursor": CURSOR,
-        },
-        ["query"],
-    ),
-)
-"""Our agent and clients have this tool in common."""

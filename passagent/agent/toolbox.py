@@ -14,7 +14,7 @@ from passagent.agent.tool_specs import Answer, Tool, schema
 from passagent.agent.workspace import ToolError, Workspace, candidate_files, parsed, read_task_files
 from passagent.errors import UsageError, nearest
 from passagent.evaluator.result import Evaluation
-from passagent.experience import code_search, knowledge
+from passagent.experience import knowledge
 from passagent.experience.knowledge import Passage
 from passagent.extend import Target
 from passagent.models.types import ToolSpec
@@ -24,8 +24,6 @@ MAX_PASSAGES, MAX_PASSAGE = 2, 700
 """Passages that a search shows, and characters of each; its document can be read whole."""
 MAX_DOCUMENT = 30_000
 """Characters of a document shown."""
-MAX_CODE = 6000
-"""Characters of an answer of search_code; its cursor goes on."""
 MAX_PLANS = 4000
 """Characters of the plans that a check shows."""
 MOST_PROFILES = 3
@@ -121,27 +119,6 @@ def search_knowledge(
     return Tool(KNOWLEDGE_SPEC, run)
 
 
-def search_code(target: Target | None = None) -> Tool:
-    """Search the code that a pass can learn from, as far as a target admits it."""
-
-    async def run(arguments: dict[str, Any], call_id: str) -> Answer:
-        start = start_of(arguments.get("cursor"))
-        rest = (await found_code(target, arguments["query"], arguments.get("kind")))[start:]
-        part = _cut(rest, MAX_CODE).removesuffix("...")
-        more = f"... cursor: {start + len(part)}" if len(part) < len(rest) else ""
-        return Answer(part + more)
-
-    return Tool(tool_specs.CODE_SPEC, run)
-
-
-async def found_code(target: Target | None, query: str, kind: Any = None) -> str:
-    """All that a search of the code finds. Raises ToolError for what cannot be looked for."""
-    try:
-        return await code_search.search(query, kind or "string", target)
-    except UsageError as error:
-        raise ToolError(f"{tool_specs.CODE}: {error}") from error
-
-
 def start_of(cursor: str | None) -> int:
     """Where an answer goes on. Raises ToolError."""
     if cursor is None:
@@ -157,7 +134,7 @@ def passages(sections: list[Passage]) -> str:
     return "\n\n".join(lines) or "nothing found; try other words, or read index.md, the map of all documents"
 
 
-_OURS = (editor.SPEC, CHECK_SPEC, evaluator_tool.SPEC, KNOWLEDGE_SPEC, PROFILE_SPEC, tool_specs.CODE_SPEC)
+_OURS = (editor.SPEC, CHECK_SPEC, evaluator_tool.SPEC, KNOWLEDGE_SPEC, PROFILE_SPEC)
 SPECS = {spec.name: spec for spec in _OURS}
 """Our agent's tools, as a model sees them; `agent.tools` chooses."""
 
@@ -201,7 +178,6 @@ def open_tools(
             partial(knowledge.read, target=target),
         ),
         tool_specs.PROFILE: partial(profile, workspace, services.limits),
-        tool_specs.CODE: partial(search_code, target),
     }
     return [makers[name]() if name in makers else _own_tool(name, workspace) for name in names]
 

@@ -61,7 +61,6 @@ class PassEnv:
     check: Callable[..., str]
     pass_evaluator: Callable[..., str]
     search_knowledge: Callable[..., str]
-    search_code: Callable[..., str]
     profile: Callable[..., str]
     """The tools, made of the agent's own schemas (see `_method`)."""
 

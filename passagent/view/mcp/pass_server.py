@@ -50,7 +50,7 @@ MAX_LISTED = 200
 """Tasks in the list of resources."""
 READS = {
     "list_tasks", "read_task", "check", "wait", "search_knowledge", "read_document",
-    "search_code", "history", "best", "similar",
+    "history", "best", "similar",
 }  # fmt: skip
 """Tools that change nothing."""
 AGAIN = READS | {"evaluate", "cancel"}

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from passagent.agent import tool_specs as specs
 from passagent.agent.prompt import plain_note, task_text
 from passagent.agent.tool_specs import described, method_spec
-from passagent.agent.toolbox import MAX_PASSAGES, checked, found_code, passages, start_of
+from passagent.agent.toolbox import MAX_PASSAGES, checked, passages, start_of
 from passagent.agent.workspace import ToolError, Workspace, candidate_files
 from passagent.config import Config
 from passagent.evaluator.candidate import MANIFEST, Candidate
@@ -167,13 +167,6 @@ class PassTools(Service):
         """Read a knowledge document. index.md is the map of all."""
         text = knowledge.read(path, target=target_of(self.config.evaluator))
         return answers.paged(answers.Answer(text=text), cursor, fence=False)
-
-    async def search_code(
-        self, caller: Caller, query: Query, kind: str | None = None, cursor: Cursor = None
-    ) -> answers.Answer:
-        """Search code, as CODE_SPEC describes it."""
-        text = await found_code(target_of(self.config.evaluator), query, kind)
-        return answers.paged(answers.Answer(text=text), cursor)
 
     async def similar(self, caller: Caller, task: TaskName, cursor: Cursor = None) -> answers.Answer:
         """Read passes that worked for this task or for similar ones, and why each was taken."""
@@ -364,8 +357,6 @@ def _candidate(task: Task, files: dict[str, str], verb: str) -> dict[str, str]:
 
 
 SERVED = {
-    name: specs.CODE_SPEC if name == specs.CODE else method_spec(name, method)
-    for name, method in vars(PassTools).items()
-    if not name.startswith("_")
+    name: method_spec(name, method) for name, method in vars(PassTools).items() if not name.startswith("_")
 }
-"""The tools as a client sees them; `search_code` is our agent's own."""
+"""The tools as a client sees them."""
