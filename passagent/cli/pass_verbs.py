@@ -8,7 +8,7 @@ import json as json_text
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Annotated, Literal, Unpack
 
 import typer
 
@@ -61,7 +61,14 @@ def evaluate(task: Task, **options: Unpack[EvalOptions]) -> Answer:
     if options["reward"] is not None:
         if options["fresh"] or options["validator"] is not None:
             raise UsageError("--reward takes neither --fresh nor --validator")
-        return _reward(task, options, settings)
+        from passagent.data.rl.reward import write_reward
+
+        place = Path(options["reward"])
+        value, outcome = write_reward(task, options["pass_dir"], options["config"], settings, place)
+        status, score = (None, None) if isinstance(outcome, str) else (outcome.status, outcome.as_score)
+        why = outcome if isinstance(outcome, str) else f"{status}, AS {number(score, 4)}"
+        data = {"reward": value, "status": status, "as_score": score}
+        return Answer(data, f"reward {value}: {why}")
     loaded = load_task(task)
     config = load_config(options["config"], settings)
     candidate = Candidate.from_dir(options["pass_dir"] or loaded.path / "pass_dir")
@@ -82,18 +89,6 @@ def evaluate(task: Task, **options: Unpack[EvalOptions]) -> Answer:
 def _problem(evaluation: Evaluation) -> str:
     is_ok = evaluation.status == "ok"
     return "" if is_ok else f"{evaluation.task}: the pass is judged {evaluation.status}, not ok"
-
-
-def _reward(task_path: str, options: EvalOptions, settings: dict[str, Any]) -> Answer:
-    """Judge a pass_dir as PassEnv does and write its reward. Raises PassagentError."""
-    from passagent.data.rl.reward import write_reward
-
-    place = Path(str(options["reward"]))
-    value, outcome = write_reward(task_path, options["pass_dir"], options["config"], settings, place)
-    status, score = (None, None) if isinstance(outcome, str) else (outcome.status, outcome.as_score)
-    why = outcome if isinstance(outcome, str) else f"{status}, AS {number(score, 4)}"
-    data = {"reward": value, "status": status, "as_score": score}
-    return Answer(data, f"reward {value}: {why}")
 
 
 @command(commands)
@@ -139,8 +134,7 @@ def plan(
         Option("cpu or cuda; no GPU is needed for either.", shown="cuda for Triton and CUDA C++, else cpu"),
     ],
     ir: Annotated[Literal["ttir"] | None, Option("Also print what each Triton kernel became.")],
-    json: Json,
-) -> None:
+) -> Answer:
     """Show what a pass does on TASK in each call. Allocations, launches with their arguments, bytes moved."""
     from passagent.evaluator.candidate import Candidate
     from passagent.evaluator.target import uses_triton
@@ -163,17 +157,14 @@ def plan(
         subgraphs = subgraphs_of(loaded, target)
         rule = library_rule(None, loaded.subgraphs)
         answer = record(process, candidate, subgraphs, target, device_facts(), rule)
-    if json:
-        print(answer.model_dump_json())
+    data = answer.model_dump_json()
     if not isinstance(answer, Recorded):
-        raise PassagentError(_place(answer) + answer.message)
-    if not json:
-        print(recording_text(answer.recording, ir == "ttir"))
-    _check_matches(candidate, answer)
+        return Answer(data, None, _place(answer) + answer.message)
+    return Answer(data, recording_text(answer.recording, ir == "ttir"), _unmatched(candidate, answer))
 
 
-def _check_matches(candidate: Candidate, answer: Recorded) -> None:
-    """Raise PassagentError for passes that match nowhere, and for subgraphs in which none does."""
+def _unmatched(candidate: Candidate, answer: Recorded) -> str:
+    """Name the passes that match nowhere, else the subgraphs in which none does; empty without any."""
     recording = answer.recording
     problems = [
         f"{failure.subgraph}: {_place(failure.why)}{failure.why.message}" for failure in answer.failed
@@ -190,8 +181,7 @@ def _check_matches(candidate: Candidate, answer: Recorded) -> None:
     if not problems:
         bare = [subgraph.name for subgraph in recording.subgraphs if not subgraph.calls]
         problems += [f"no pass matches in {', '.join(bare)}"] if bare else []
-    if problems:
-        raise PassagentError("; ".join(problems))
+    return "; ".join(problems)
 
 
 def _place(refusal: Refusal) -> str:
