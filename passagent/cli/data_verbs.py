@@ -101,7 +101,7 @@ def bench(
     for line in _print_measured(measured, json, markdown):
         print(line, file=stream)
     if plots:
-        from passagent.view.page.report_files import draw_bench
+        from passagent.view.page.rendering import draw_bench
 
         rows = [row for row in measured.rows if row.error is None and row.evaluation is not None]
         for path in draw_bench(Path(plots), measured.summaries, rows):

@@ -131,10 +131,9 @@ def layout(nodes: Sequence[Made], best: int | None) -> Layout:
             if parent:
                 parent.hidden += size[node.id]
         placed_pairs = [(parent, node) for parent, node in pairs if node.id in drawn]
-        places = _spread([parent for parent, _ in placed_pairs])
         next_level = [
-            Placed(node, depth, x, parent, node.id in lineage)
-            for x, (parent, node) in zip(places, placed_pairs, strict=True)
+            Placed(node, depth, place / (len(placed_pairs) + 1), parent, node.id in lineage)
+            for place, (parent, node) in enumerate(placed_pairs, 1)
         ]
         placed += next_level
         level = list(next_level)
@@ -150,18 +149,3 @@ def _below(nodes: Sequence[Made]) -> tuple[dict[int, int], dict[int, float]]:
             size[node.parent] += size[node.id]
             reach[node.parent] = max(reach[node.parent], reach[node.id])
     return size, reach
-
-
-def _spread(parents: list[Placed | None]) -> list[float]:
-    """Place the children of these, in their order: near their parents, never too near to each other."""
-    gap = 1 / (LEVEL + 1)
-    places: list[float] = []
-    for place, parent in enumerate(parents):
-        siblings = [i for i, other in enumerate(parents) if other is parent]
-        wish = (parent.x if parent else 0.5) + (place - siblings[0] - (len(siblings) - 1) / 2) * gap
-        places.append(max(wish, places[-1] + gap if places else gap))
-    limit = 1 - gap
-    for place in range(len(places) - 1, -1, -1):
-        places[place] = min(places[place], limit)
-        limit = places[place] - gap
-    return places
