@@ -211,7 +211,7 @@ def test_a_task_that_fails_does_not_stop_the_others(call, tmp_path, monkeypatch)
         return await real(pool, task_path, subject)
 
     monkeypatch.setattr(EvaluatorPool, "evaluate", evaluate)
-    monkeypatch.setattr("passagent.data.bench.measure.RETRY_AFTER_S", (0.0, 0.0))
+    monkeypatch.setattr("passagent.search.candidates.RETRY_AFTER_S", (0.0, 0.0))
     words = ["bench", "tasks", "--compiler", "pass_dir", *QUICK, "--out", "kept", "--json"]
     code, out, err = call(*words)
     assert code == 1

@@ -24,7 +24,6 @@ import pytest
 import tiny
 
 from passagent.config import EvaluatorConfig
-from passagent.data.bench import measure
 from passagent.errors import InfrastructureError, MachineFault, TaskError
 from passagent.evaluator.result import MANIFEST, Candidate
 from passagent.evaluator.service.pool import EvaluatorPool
@@ -90,8 +89,7 @@ def small(tmp_path):
 @pytest.fixture
 def call(call, monkeypatch):
     """`call("eval", ...)` gives exit code, stdout and the last line of stderr, run in an empty directory."""
-    for module in (candidates, measure):
-        monkeypatch.setattr(module, "RETRY_AFTER_S", (0.0,))
+    monkeypatch.setattr(candidates, "RETRY_AFTER_S", (0.0,))
 
     def run(*words: object) -> tuple[int, str, str]:
         code, out, err = call(*words)

@@ -173,24 +173,35 @@ async def evaluate(session: Session, candidate: Candidate, bar: float | None = N
     Under `bar`, an AS, it is cut short. A candidate that ends every evaluator has the status
     `infrastructure` and no score: the search goes on. Raises Stopping soon after a person asks to stop.
     """
-    return await session.in_time(_evaluate(session, candidate, bar))
+    path, note = session.task.path, session.events.note
+    try:
+        work = evaluate_again(lambda: session.evaluator.evaluate(path, candidate, bar), note)
+        return await session.in_time(work)
+    except SubjectLost as error:
+        note(str(error))
+        return _lost(session, candidate, str(error))
 
 
-async def _evaluate(session: Session, candidate: Candidate, bar: float | None) -> Evaluation:
+async def evaluate_again(
+    judge: Callable[[], Awaitable[Evaluation]], note: Callable[[str], object]
+) -> Evaluation:
+    """Evaluate; what the machine fails is tried again, then raised as InfrastructureError.
+
+    `note` gets a line before each further try. Raises SubjectLost at once.
+    """
     for wait in (*RETRY_AFTER_S, None):
         try:
-            evaluation = await session.evaluator.evaluate(session.task.path, candidate, bar)
+            evaluation = await judge()
             if evaluation.status != "infrastructure":
                 return evaluation
             reason = evaluation.error or "the machine failed an evaluation"
-        except SubjectLost as error:
-            session.events.note(str(error))
-            return _lost(session, candidate, str(error))
+        except SubjectLost:
+            raise
         except InfrastructureError as error:
             reason = str(error)
         if wait is None:
             raise InfrastructureError(reason)
-        session.events.note(f"{reason}; trying again in {wait:g} s")
+        note(f"{reason}; trying again in {wait:g} s")
         await asyncio.sleep(wait)
     raise AssertionError
 

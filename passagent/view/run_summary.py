@@ -20,12 +20,8 @@ from passagent.store.ledger import Spent
 from passagent.store.nodes import Node, author_of
 from passagent.store.runs import SEEDS, Run
 from passagent.store.sessions import resume_command, runs_dir_flag
-from passagent.view.evaluation import graph_table
+from passagent.view.evaluation import GRAPH_FIELDS, graph_table
 from passagent.view.text import TableData, by_column, clock, interval, number, table, thousands
-
-_GRAPH_FIELDS = {
-    "name", "dtype", "status", "speedup", "eager_ms", "compiled_ms", "pace_ms", "max_abs_diff", "matches",
-}  # fmt: skip
 
 
 def status_data(store: Store, run: Run, counting: bool = True) -> dict[str, Any]:
@@ -236,7 +232,7 @@ def best_data(store: Store, node: Node) -> dict[str, Any]:
         "confirmed": node.id in finalists.scores(finalists.last_series(store, node.run_id)),
         "gmean_speedup": evaluation.gmean_speedup,
         "note": short_note(node.note),
-        "graphs": [graph.model_dump(mode="json", include=_GRAPH_FIELDS) for graph in evaluation.graphs],
+        "graphs": [graph.model_dump(mode="json", include=GRAPH_FIELDS) for graph in evaluation.graphs],
     }
 
 

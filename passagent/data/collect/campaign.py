@@ -61,9 +61,6 @@ class Watch:
     def say(self, text: str) -> None:
         """Take a remark."""
 
-    def tick(self, collection: Collection) -> None:
-        """Take note that half a second went by."""
-
     def ended(self, outcome: Outcome, error: str | None) -> None:
         """Take the outcome of a trial that came to its end, was stopped, or failed with `error`."""
 
@@ -208,7 +205,6 @@ class Collection:
                     self.stop(reason)
                 self.store.check_in_place()
                 self._save_time()
-                self.watch.tick(self)
                 await asyncio.sleep(_TICK_S)
         except Exception as error:
             self._fail(error)
