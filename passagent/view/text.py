@@ -167,9 +167,9 @@ def shortened(text: str, limit: int) -> str:
     return textwrap.shorten(text, max(limit, 10), placeholder="...")
 
 
-def number(value: float | None, digits: int = 3, unit: str = "") -> str:
+def number(value: float | None, digits: int = 3) -> str:
     """A figure with `digits` decimals, or `-`."""
-    return "-" if value is None else f"{value:.{digits}f}{unit}"
+    return "-" if value is None else f"{value:.{digits}f}"
 
 
 def clock(seconds: float) -> str:
