@@ -157,11 +157,6 @@ PROGRESS = (
 """Events that a running search prints."""
 
 
-def event_text(event: Event, roles: Mapping[int, str]) -> str:
-    """Write `11-21 15:17:33 island 0 (fusion) node 7: ok, AS 1.310, +8.2% over node 3: ...`, in UTC."""
-    return f"{event.at[5:19].replace('T', ' ')} {event_line(event, roles)}"
-
-
 def event_line(event: Event, roles: Mapping[int, str], standing: str = "") -> str:
     """Write where an event happened and what it was; `standing` of the run follows a score or a beginning.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from passagent.store import Store
 from passagent.store.nodes import Node, of_run
 from passagent.store.runs import SEEDS
 from passagent.view.charts import Made
-from passagent.view.text import number, shortened, width
+from passagent.view.text import number, width
 
 MAX_NODES = 400
 """Nodes shown; of a larger tree the newest are left out."""
@@ -63,7 +64,8 @@ def tree_text(nodes: list[Node], best: int | None, again: Mapping[int, float | N
         place = "seed" if node.island == SEEDS else f"island {node.island}"
         line = f"{'  ' * min(depth, 20)}{node.id} {place} {node.status or node.state}{score}{repeat}{mark}"
         room = max(20, width() - len(line) - 2)
-        lines.append(f"{line}: {shortened(short_note(node.note), room)}" if node.note else line)
+        note = textwrap.shorten(short_note(node.note), room, placeholder="...")
+        lines.append(f"{line}: {note}" if node.note else line)
         stack += [(child, depth + 1) for child in reversed(children.get(node.id, []))]
     if len(nodes) > len(listed_nodes):
         lines.append(f"... and {len(nodes) - len(listed_nodes)} more nodes")
