@@ -105,7 +105,7 @@ def _judged(
     chosen: Any = {name: value for name, value in options.items() if name in options_of(EvaluatorOptions)}
     with Evaluator(
         runs_dir=options["runs_dir"],
-        tell=lambda text: print(f"passagent: {text}", file=sys.stderr),
+        notify=lambda text: print(f"passagent: {text}", file=sys.stderr),
         **chosen,
     ) as evaluator:
         return evaluator.evaluate(task, candidate, fresh=fresh)

@@ -291,14 +291,14 @@ class Evaluator:
         self,
         *,
         runs_dir: str | Path | None = None,
-        tell: Callable[[str], None] = log.warning,
+        notify: Callable[[str], None] = log.warning,
         **options: Unpack[EvaluatorOptions],
     ) -> None:
         """Raises UsageError for a device that is not here, and for a wrong option.
 
-        runs_dir: where evaluations are kept and found again; None: nowhere. tell: gets a line for each thing
-        that is waited for. options: those of `passagent eval`, such as device: `cpu` (the default), `cuda`,
-        `cuda:N`, `cuda:all`.
+        runs_dir: where evaluations are kept and found again; None: nowhere. notify: gets a line for what is
+        waited for. options: those of `passagent eval`, such as device: `cpu` (the default), `cuda`, `cuda:N`,
+        `cuda:all`.
         """
         from passagent.agent.validator import open_validator
         from passagent.evaluator.fleet.opening import open_pool
@@ -306,7 +306,7 @@ class Evaluator:
         self._config = config_of(EvaluatorOptions, checked(EvaluatorOptions, options))
         self._runs_dir = runs_dir
         self._model = open_validator(self._config)
-        self._pool = open_pool(self._config.evaluator, tell)
+        self._pool = open_pool(self._config.evaluator, notify)
         self._thread = LoopThread("passagent-evaluator")
 
     def evaluate(self, task: Task | str | Path, candidate: CandidateLike, *, fresh: bool = False) -> Result:
