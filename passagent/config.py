@@ -17,6 +17,7 @@ from pydantic.functional_validators import AfterValidator, field_validator, mode
 from passagent import extend
 from passagent.errors import UsageError, nearest
 from passagent.tasks import resources
+from passagent.tasks.reader import LibraryRule
 
 _LARGEST = 2**63 - 1  # integer of the database
 
@@ -51,7 +52,7 @@ class EvaluatorConfig(_Section):
     """Address space of a candidate on the CPU target, GiB; no more than half of the machine's memory."""
     target: str | None = None
     """A target of your own, `pkg.mod:MyTarget` (extend.py); None: `cpu` or `cuda`, as the device says."""
-    library: Literal["all", "none"] | None = None
+    library: LibraryRule | None = None
     """Operators of torch that a pass may call; `none` but convolutions; None: what the task says."""
     special_values: bool = True
     """Outputs must be right on special values, too (docs/evaluator.md). `false` is for the paper's table."""

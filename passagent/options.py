@@ -307,16 +307,12 @@ class OptimizeOptions(ModelOptions, SpendingOptions, PresetOptions, total=False)
     library: OwnLibrary
 
 
-def settings_of(
-    group: type[Any], values: Mapping[str, Any], settings: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """Return `settings` (of `section.key`) and those that `values` of the options of `group` stand for.
-
-    The latter win.
+def settings_of(group: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `settings` of `values` and those that its other options of `group` stand for, which win.
 
     Raises UsageError for a model or a price that is not written as one.
     """
-    result = dict(values.get("settings") or settings or {})
+    result = dict(values.get("settings") or {})
     for name, option in options_of(group).items():
         value = values.get(name)
         if option.key is None or value is None or value == []:

@@ -21,7 +21,7 @@ from passagent.cli import running
 from passagent.search import finalists
 from passagent.store import Store, evaluations, nodes, runs, sessions
 from passagent.store.events import KINDS
-from passagent.view.progress import event_text
+from passagent.view.progress import event_line
 from passagent.view.tree import tree_text
 
 
@@ -128,7 +128,7 @@ def test_a_change_is_told_only_between_two_correct_candidates(call, place):
     for event in call("status", "last", "-f", "-n", 1000, "--json")[1].splitlines():
         data = json.loads(event)
         fields = {key: value for key, value in data.items() if key != "event"}
-        line = event_text(KINDS[data["event"]](**fields), {0: "a", 1: "b"})
+        line = event_line(KINDS[data["event"]](**fields), {0: "a", 1: "b"})
         if data["event"] == "judged":
             is_due = both_right(data["node"], data["parent"])
         else:

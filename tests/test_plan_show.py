@@ -171,6 +171,6 @@ def test_the_command_prints_triton_ir(tmp_path):
 
 def test_a_mistake_in_the_command_is_a_usage_error(task, tmp_path):
     with pytest.raises(UsageError, match="no such pass directory"):
-        pass_verbs.plan(str(tmp_path / "none"), str(task), "cpu", None, False)
+        pass_verbs.plan(str(tmp_path / "none"), str(task), "cpu", None)
     with pytest.raises(UsageError, match="--device tpu: a plan is for cpu or cuda"):
-        pass_verbs.plan(str(tmp_path), str(task), "tpu", None, False)
+        pass_verbs.plan(str(tmp_path), str(task), "tpu", None)

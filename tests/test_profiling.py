@@ -254,7 +254,7 @@ def test_run_until_sol_ends_with_the_first_pass_at_the_speed_of_light(tmp_path):
         return Diagnosis("memory_bound", "", next(headrooms, 1.0))
 
     stand_ins = Parts(PacedModel(), FastEvaluator(), diagnose)
-    until = settings_of(RunOptions, {"until": "sol"}, {"search.reuse": False})
+    until = settings_of(RunOptions, {"until": "sol", "settings": {"search.reuse": False}})
     config = load_config(None, settings(12, 1, 1) | until)
     task = load_task(str(write_task(tmp_path / "tiny")))
     with started(tmp_path / "runs", task, config, True, stand_ins) as session:

@@ -24,9 +24,9 @@ from passagent.store import Store, episodes, nodes, runs
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS
 from passagent.tasks import load_task
+from passagent.view.node_changes import why_data
 from passagent.view.run_summary import run_data, run_row, run_text
 from passagent.view.tree import tree_text
-from passagent.view.why import why_data
 
 
 class Correct(tiny_search.FastEvaluator):

@@ -96,12 +96,10 @@ def bench(
         measured = asyncio.run(until_stopped())
     except (asyncio.CancelledError, KeyboardInterrupt):
         raise Interrupted(f"interrupted; {progress.go_on}") from None
-    finally:
-        progress.close()
     for line in _print_measured(measured, json, markdown):
         print(line, file=stream)
     if plots:
-        from passagent.view.page.report_files import draw_bench
+        from passagent.view.page.rendering import draw_bench
 
         rows = [row for row in measured.rows if row.error is None and row.evaluation is not None]
         for path in draw_bench(Path(plots), measured.summaries, rows):
@@ -150,7 +148,6 @@ def collect(tasks: Tasks, json: Json, **options: Unpack[CollectOptions]) -> None
     """Collect conversations on many tasks in one database. The same command again goes on."""
     from passagent.cli.running import Interrupted, stop_on_signals
     from passagent.data.collect import campaign
-    from passagent.data.collect.trials import outcomes
     from passagent.store.pass_library import library_path, library_text
     from passagent.view import collect_table
     from passagent.view.progress import CollectProgress
@@ -168,8 +165,7 @@ def collect(tasks: Tasks, json: Json, **options: Unpack[CollectOptions]) -> None
         )
         if broken:
             print(f"note: {counted(broken, 'task')} cannot be loaded, see the end", file=stream)
-        before = [outcomes(collection.store, run_id)[0] for run_id in collection.done.values()]
-        progress = CollectProgress(config.model.label, before, len(collection.trials), stream)
+        progress = CollectProgress(len(collection.done), len(collection.trials), stream)
 
         def begun(collection: Collection) -> None:
             stop_on_signals(collection, progress, "the same command goes on")
@@ -178,8 +174,6 @@ def collect(tasks: Tasks, json: Json, **options: Unpack[CollectOptions]) -> None
             collected = asyncio.run(collection.run(progress, begun))
         except KeyboardInterrupt as error:  # before or after the conversations, which take signals themselves
             raise Interrupted(_GO_ON) from error
-        finally:
-            progress.close()
     lines = [str(collect_table.figures_table(collected.summaries))]
     lines += [f"broken: {path}: {reason}" for path, reason in collected.broken.items()]
     lines += [f"failed: run {run_id}: {reason}" for run_id, reason in collected.failed.items()]

@@ -25,8 +25,6 @@ from passagent.options import (
     seconds,
 )
 
-FILE = "FILE"
-
 
 def levels(value: Any) -> Any:
     """`1,2,3` as numbers."""
@@ -120,12 +118,12 @@ class WorkerOptions(TypedDict, total=False):
         str,
         Option(
             "Who calls has to have this token; made if it is not there.",
-            metavar=FILE,
+            metavar="FILE",
             default="passagent.token",
         ),
     ]
-    tls_cert: Annotated[str | None, Option("Serve https with this certificate.", metavar=FILE)]
-    tls_key: Annotated[str | None, Option("The certificate's key.", metavar=FILE)]
+    tls_cert: Annotated[str | None, Option("Serve https with this certificate.", metavar="FILE")]
+    tls_key: Annotated[str | None, Option("The certificate's key.", metavar="FILE")]
     remote_command: Annotated[str, Option(metavar="COMMAND", default="passagent")]
     """With ssh://HOST: passagent there."""
 

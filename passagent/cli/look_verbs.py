@@ -75,10 +75,10 @@ def _stored(store: Store, what: str, number: int | None, part: str | None) -> An
     from passagent.search import finalists
     from passagent.store import episodes, nodes, runs
     from passagent.store.trajectories import find_episode, trajectory
+    from passagent.view.node_changes import why_data, why_text
     from passagent.view.run_summary import run_data, run_text
     from passagent.view.trajectory import print_trajectory
     from passagent.view.tree import node_row, run_tree
-    from passagent.view.why import why_data, why_text
 
     node, episode = None, None
     is_run = store.rows(
@@ -220,7 +220,7 @@ def diff(
 ) -> Answer:
     """Compare nodes A and B. Their files, and the speedup of each subgraph."""
     from passagent.store import nodes
-    from passagent.view.difference import diff_data, diff_text
+    from passagent.view.node_changes import diff_data, diff_text
 
     data = diff_data(store, nodes.get_node(store, first), nodes.get_node(store, second))
     return Answer(data, diff_text(data))
@@ -271,7 +271,7 @@ def report(
     With --pictures, draw it as SVG files, too."""
     from passagent.sandbox.cache import write_whole
     from passagent.store import runs
-    from passagent.view.page.report_files import draw_run, one_file
+    from passagent.view.page.rendering import draw_run, one_file
 
     if html is None and pictures is None:
         raise UsageError("report needs --html FILE or --pictures DIR; see passagent report --help")

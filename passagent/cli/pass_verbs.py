@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import asyncio
 import json as json_text
 import sys
 import tempfile
@@ -16,21 +15,17 @@ from passagent.cli.groups import ProfileOptions
 from passagent.cli.parameters import argument, command
 from passagent.cli.run_verbs import Task
 from passagent.errors import PassagentError, UsageError
-from passagent.option_groups import Option
-from passagent.options import Device, EvalOptions, Json, OwnLibrary, config_of, settings_of
+from passagent.option_groups import Option, options_of
+from passagent.options import Device, EvalOptions, EvaluatorOptions, Json, OwnLibrary, config_of, settings_of
 from passagent.view.text import Answer, by_column, number, table
 
 if TYPE_CHECKING:
-    from passagent.config import Config
     from passagent.evaluator.candidate import Candidate
     from passagent.evaluator.result import Evaluation
-    from passagent.evaluator.service.known import Known
-    from passagent.models.types import Model
     from passagent.plan.messages import Recorded, Refusal
-    from passagent.store import Store
     from passagent.store.pass_library import KeptPass
     from passagent.tasks import Task as TaskRecord
-    from passagent.view.handles import Evaluator
+    from passagent.view.handles import Evaluator, Result
 
 commands = typer.Typer()
 library_app = typer.Typer(
@@ -49,25 +44,25 @@ def evaluate(task: Task, **options: Unpack[EvalOptions]) -> Answer:
 
     A pass that was measured before on this machine is answered from the store. Exit code 1 if it is not ok.
     """
-    from passagent.agent import validator
     from passagent.agent.observe import opinion_line
-    from passagent.config import load_config
     from passagent.evaluator.candidate import Candidate
-    from passagent.store import Store
     from passagent.tasks import load_task
     from passagent.view.evaluation import evaluation_text
 
-    settings = settings_of(EvalOptions, options)
     if options["reward"] is not None:
         if options["fresh"] or options["validator"] is not None:
             raise UsageError("--reward takes neither --fresh nor --validator")
-        return _reward(task, options, settings)
+        from passagent.data.rl.reward import write_reward
+
+        settings, place = settings_of(EvalOptions, options), Path(options["reward"])
+        value, outcome = write_reward(task, options["pass_dir"], options["config"], settings, place)
+        status, score = (None, None) if isinstance(outcome, str) else (outcome.status, outcome.as_score)
+        why = outcome if isinstance(outcome, str) else f"{status}, AS {number(score, 4)}"
+        data = {"reward": value, "status": status, "as_score": score}
+        return Answer(data, f"reward {value}: {why}")
     loaded = load_task(task)
-    config = load_config(options["config"], settings)
     candidate = Candidate.from_dir(options["pass_dir"] or loaded.path / "pass_dir")
-    model = validator.open_validator(config)  # a wrong one is an error before anything is measured
-    with Store.open(options["runs_dir"]) as store:
-        result = asyncio.run(_evaluate(store, loaded, candidate, config, model, options["fresh"]))
+    result = _judged(loaded, candidate, options, options["fresh"])
     evaluation = result.evaluation
     data = json_text.loads(evaluation.model_dump_json())  # it knows how to write nan and inf
     data |= {"measured_at": result.measured_at, "from_store": result.from_store}
@@ -84,50 +79,36 @@ def _problem(evaluation: Evaluation) -> str:
     return "" if is_ok else f"{evaluation.task}: the pass is judged {evaluation.status}, not ok"
 
 
-def _reward(task_path: str, options: EvalOptions, settings: dict[str, Any]) -> Answer:
-    """Judge a pass_dir as PassEnv does and write its reward. Raises PassagentError."""
-    from passagent.data.rl.reward import write_reward
-
-    place = Path(str(options["reward"]))
-    value, outcome = write_reward(task_path, options["pass_dir"], options["config"], settings, place)
-    status, score = (None, None) if isinstance(outcome, str) else (outcome.status, outcome.as_score)
-    why = outcome if isinstance(outcome, str) else f"{status}, AS {number(score, 4)}"
-    data = {"reward": value, "status": status, "as_score": score}
-    return Answer(data, f"reward {value}: {why}")
-
-
 @command(commands)
 def profile(pass_dir: PassDir, task: Task, **options: Unpack[ProfileOptions]) -> Answer:
     """Say what limits a pass on TASK. Speed of light, compilers' figures, a trace; --deep: GPU counters."""
     from passagent.evaluator.candidate import Candidate
     from passagent.evaluator.fleet.opening import LOCAL
     from passagent.experience.profiling.profiler import profile_evaluated
-    from passagent.store import Store
     from passagent.tasks import load_task
 
     loaded, config = load_task(task), config_of(ProfileOptions, options)
     if config.evaluator.pool != LOCAL:
         raise UsageError(f"--pool {config.evaluator.pool}: profiles are made on devices of this machine")
     candidate = Candidate.from_dir(pass_dir)
-    with Store.open(options["runs_dir"]) as store:
-        evaluation = asyncio.run(_evaluate(store, loaded, candidate, config, None, False)).evaluation
+    evaluation = _judged(loaded, candidate, options).evaluation
     profiled = profile_evaluated(loaded, candidate, evaluation, config.evaluator.device, options["deep"])
     return Answer(profiled.as_json(), profiled.report(), _problem(evaluation))
 
 
-async def _evaluate(
-    store: Store, task: TaskRecord, candidate: Candidate, config: Config, model: Model | None, fresh: bool
-) -> Known:
-    from passagent.agent.validator import Judges, judged
-    from passagent.evaluator.fleet.opening import open_pool
+def _judged(
+    task: TaskRecord, candidate: Candidate, options: EvalOptions | ProfileOptions, fresh: bool = False
+) -> Result:
+    """Judge a candidate on the devices and under the settings that a command's options name."""
+    from passagent.view.handles import Evaluator
 
-    pool = open_pool(config.evaluator, tell=lambda text: print(f"passagent: {text}", file=sys.stderr))
-    try:
-        return await judged(Judges(pool.evaluate, model), store, task, candidate, config, fresh)
-    finally:
-        await pool.close()
-        if model is not None:
-            await model.close()
+    chosen: Any = {name: value for name, value in options.items() if name in options_of(EvaluatorOptions)}
+    with Evaluator(
+        runs_dir=options["runs_dir"],
+        notify=lambda text: print(f"passagent: {text}", file=sys.stderr),
+        **chosen,
+    ) as evaluator:
+        return evaluator.evaluate(task, candidate, fresh=fresh)
 
 
 @command(commands)
@@ -139,8 +120,7 @@ def plan(
         Option("cpu or cuda; no GPU is needed for either.", shown="cuda for Triton and CUDA C++, else cpu"),
     ],
     ir: Annotated[Literal["ttir"] | None, Option("Also print what each Triton kernel became.")],
-    json: Json,
-) -> None:
+) -> Answer:
     """Show what a pass does on TASK in each call. Allocations, launches with their arguments, bytes moved."""
     from passagent.evaluator.candidate import Candidate
     from passagent.evaluator.target import uses_triton
@@ -163,17 +143,14 @@ def plan(
         subgraphs = subgraphs_of(loaded, target)
         rule = library_rule(None, loaded.subgraphs)
         answer = record(process, candidate, subgraphs, target, device_facts(), rule)
-    if json:
-        print(answer.model_dump_json())
+    data = answer.model_dump_json()
     if not isinstance(answer, Recorded):
-        raise PassagentError(_place(answer) + answer.message)
-    if not json:
-        print(recording_text(answer.recording, ir == "ttir"))
-    _check_matches(candidate, answer)
+        return Answer(data, None, _place(answer) + answer.message)
+    return Answer(data, recording_text(answer.recording, ir == "ttir"), _unmatched(candidate, answer))
 
 
-def _check_matches(candidate: Candidate, answer: Recorded) -> None:
-    """Raise PassagentError for passes that match nowhere, and for subgraphs in which none does."""
+def _unmatched(candidate: Candidate, answer: Recorded) -> str:
+    """Name the passes that match nowhere, else the subgraphs in which none does; empty without any."""
     recording = answer.recording
     problems = [
         f"{failure.subgraph}: {_place(failure.why)}{failure.why.message}" for failure in answer.failed
@@ -190,8 +167,7 @@ def _check_matches(candidate: Candidate, answer: Recorded) -> None:
     if not problems:
         bare = [subgraph.name for subgraph in recording.subgraphs if not subgraph.calls]
         problems += [f"no pass matches in {', '.join(bare)}"] if bare else []
-    if problems:
-        raise PassagentError("; ".join(problems))
+    return "; ".join(problems)
 
 
 def _place(refusal: Refusal) -> str:

@@ -200,7 +200,7 @@ def status(
 def _follow(store: Store, run: RunRecord, count: int, as_json: bool) -> None:
     """Print a run's last `count` events, then those to come, until no process works on it."""
     from passagent.store import runs, sessions, timeline
-    from passagent.view.progress import event_text
+    from passagent.view.progress import event_line
     from passagent.view.run_summary import shown_state
 
     roles = {island.island: island.role for island in runs.islands(store, run.id)}
@@ -208,8 +208,9 @@ def _follow(store: Store, run: RunRecord, count: int, as_json: bool) -> None:
     is_live = True
     while True:
         for event in events:
-            line = json_text.dumps(event.as_json()) if as_json else event_text(event, roles)
-            print(line, flush=True)
+            # such as `11-21 15:17:33 island 0 (fusion) node 7: ok, AS 1.310, +8.2% over node 3: ...`, in UTC
+            line = f"{event.at[5:19].replace('T', ' ')} {event_line(event, roles)}"
+            print(json_text.dumps(event.as_json()) if as_json else line, flush=True)
         if not is_live:
             break
         # asked before looking, so that what a process did before it left is seen, too
@@ -242,8 +243,12 @@ def gc(dry_run: Annotated[bool, Option("Say what would go, remove nothing.")], s
         for kind, paths in kinds.items()
         for path in paths
     ]
-    for leftover in () if dry_run else leftovers:
-        _remove(Path(leftover["path"]))
+    for path in () if dry_run else [Path(leftover["path"]) for leftover in leftovers]:
+        with writing(path):  # one that is gone already is no error
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
     live, reason = [run.id for run in runs.list_runs(store) if sessions.is_driven(store, run.id)], ""
     [free] = store.rows(
         "SELECT freelist_count * page_size AS size FROM pragma_freelist_count, pragma_page_size"
@@ -270,15 +275,6 @@ def gc(dry_run: Annotated[bool, Option("Say what would go, remove nothing.")], s
 def _size(size: int) -> str:
     """`12 kB`, `3.4 MB`."""
     return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
-
-
-def _remove(path: Path) -> None:
-    """Remove a file or directory; one that is gone already is no error. Raises PassagentError."""
-    with writing(path):
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
 
 
 def _directories_of_removed_runs(store: Store) -> Iterator[Path]:

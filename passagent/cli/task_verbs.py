@@ -16,9 +16,9 @@ import typer
 from passagent.cli.data_verbs import Tasks
 from passagent.cli.groups import BuildOptions, ImportOptions
 from passagent.cli.parameters import argument, command
-from passagent.errors import MachineFault, PassagentError, TaskError, UsageError
+from passagent.errors import MachineFault, TaskError, UsageError
 from passagent.option_groups import Option
-from passagent.options import Against, Device, Json, SettingsOptions, Share
+from passagent.options import Against, Device, SettingsOptions, Share
 from passagent.view.text import Answer, by_column, counted, table
 
 if TYPE_CHECKING:
@@ -60,8 +60,7 @@ def tasks_check(
         Option("Say what the expert lowers of each task for --device, and why not the rest; nothing is run."),
     ],
     device: Device,
-    json: Json,
-) -> None:
+) -> Answer:
     """Check that the subgraphs of tasks are runnable and analysable.
 
     With --against: that they share nothing with other tasks. With --coverage: what the expert lowers.
@@ -69,36 +68,35 @@ def tasks_check(
     if against and coverage:
         raise UsageError("--against and --coverage exclude each other")
     if against:
-        _check_leaks(tasks, list(against)).print(json)
-    elif coverage:
-        _check_coverage(tasks, (device or "cpu").partition(":")[0], json)
-    else:
-        _check_tasks(tasks, device or "cpu", json)
+        from passagent.data.pipeline.grouping import leaks
+
+        shared = leaks(tasks, list(against))
+        problem = f"{counted(len(shared), 'task')} in {', '.join(against)}: {shared[0]}" if shared else ""
+        return Answer({"ok": not shared, "shared": shared}, "\n".join(shared) or "nothing is shared", problem)
+    if coverage:
+        return _check_coverage(tasks, (device or "cpu").partition(":")[0])
+    return _check_tasks(tasks, device or "cpu")
 
 
-def _check_tasks(words: list[str], device: str, as_json: bool) -> None:
-    """Print what is wrong with the subgraphs of tasks. Raises PassagentError if any is not in order."""
+def _check_tasks(words: list[str], device: str) -> Answer:
+    """Return what is wrong with the subgraphs of tasks."""
     from passagent.tasks.tasklist import find_tasks
 
-    checked, problem = list[dict[str, Any]](), ""
+    checked, lines, problem = list[dict[str, Any]](), list[str](), ""
     for path in find_tasks(words):
         results = _check_beside(path, device)
         bad = [result for result in results if not result["ok"]]
         checked.append({"task": str(path), "ok": not bad, "graphs": results})
         if bad and not problem:
             problem = f"{path}: {len(bad)} of {len(results)} subgraphs are not in order: {bad[0]['name']}"
-        if not as_json:
-            columns = ["runnable", "analysable"]
-            rows = [[r["name"], *("yes" if r[column] else "no" for column in columns)] for r in results]
-            print(table(["graph", *columns], rows))
-            print("".join(f"{line}\n" for result in bad for line in result["problems"]), end="")
-            for result in results:
-                for weakness in result["weak"]:
-                    print(f"{result['name']}: a result on it says little: {weakness}")
-    if as_json:
-        print(json_text.dumps({"ok": not problem, "tasks": checked}))
-    if problem:
-        raise PassagentError(problem)
+        columns = ["runnable", "analysable"]
+        rows = [[r["name"], *("yes" if r[column] else "no" for column in columns)] for r in results]
+        lines.append(table(["graph", *columns], rows))
+        lines += [line for result in bad for line in result["problems"]]
+        for result in results:
+            weak = result["weak"]
+            lines += [f"{result['name']}: a result on it says little: {weakness}" for weakness in weak]
+    return Answer({"ok": not problem, "tasks": checked}, "\n".join(lines), problem)
 
 
 def _check_beside(root: Path, device: str) -> list[dict[str, Any]]:
@@ -124,54 +122,35 @@ def _check_beside(root: Path, device: str) -> list[dict[str, Any]]:
     return checked
 
 
-def _check_leaks(words: list[str], against: list[str]) -> Answer:
-    """Return which tasks share an operator sequence or a subgraph with one of `against`.
-
-    Raises UsageError, and TaskError for one that cannot be read.
-    """
-    from passagent.data.pipeline.grouping import leaks
-
-    shared = leaks(words, against)
-    problem = f"{counted(len(shared), 'task')} in {', '.join(against)}: {shared[0]}" if shared else ""
-    return Answer({"ok": not shared, "shared": shared}, "\n".join(shared) or "nothing is shared", problem)
-
-
-def _check_coverage(words: list[str], target: str, as_json: bool) -> None:
-    """Print what the expert lowers of each task. Raises PassagentError if one cannot be read."""
+def _check_coverage(words: list[str], target: str) -> Answer:
+    """Return what the expert lowers of each task; one that cannot be read is the answer's problem."""
     from passagent.expert.coverage import cover, totals
     from passagent.tasks.tasklist import find_tasks
 
-    coverages, paths = [], find_tasks(words)
-    for number, path in enumerate(paths, start=1):
-        coverages.append(task := cover(path, target))
-        if task.error and not as_json:
-            print(f"{number}/{len(paths)} {task.task}: not read: {task.error}", file=sys.stderr)
-        elif not as_json:
-            how = f"kernels in {task.kernels} of {task.graphs} graphs"
-            how += f", views alone in {task.views}" if task.views else ""
-            regions = "; ".join(task.regions) or "nothing"
-            print(f"{number}/{len(paths)} {task.task}: {how}: {regions}", flush=True)
-            for operator in task.left:
-                print(f"    stays with eager: {operator.operator} ({operator.count}): {operator.why}")
+    paths, lines = find_tasks(words), list[str]()
+    coverages = [cover(path, target) for path in paths]
+    for task in coverages:
+        how = f"kernels in {task.kernels} of {task.graphs} graphs"
+        how += f", views alone in {task.views}" if task.views else ""
+        result = f"not read: {task.error}" if task.error else f"{how}: {'; '.join(task.regions) or 'nothing'}"
+        lines.append(f"{task.task}: {result}")
+        for operator in task.left:
+            lines.append(f"    stays with eager: {operator.operator} ({operator.count}): {operator.why}")
     operators_left, covered = totals(coverages), [task for task in coverages if task.covered]
-    if as_json:
-        data = {
-            "target": target,
-            "tasks": [asdict(task) | {"covered": task.covered} for task in coverages],
-            "operators_left": [asdict(total) for total in operators_left],
-            "share_covered": len(covered) / len(coverages),
-        }
-        print(json_text.dumps(data))
-    else:
-        rows = [[total.operator, str(total.tasks), str(total.count), total.why] for total in operators_left]
-        if rows:
-            print("\n" + table(["stays with eager", "tasks", "times", "why"], rows, wrap=["why"]))
-        share = f"{len(covered)} of {len(paths)} tasks covered ({100 * len(covered) / len(paths):.1f}%)"
-        print(f"\n{share}, {sum(not task.views for task in covered)} of them by a kernel in every graph")
-    broken = [task for task in coverages if task.error]
-    if broken:
-        count = f"{len(broken)} of {len(paths)}"
-        raise PassagentError(f"{count} tasks could not be read, such as {broken[0].error}")
+    rows = [[total.operator, str(total.tasks), str(total.count), total.why] for total in operators_left]
+    if rows:
+        lines.append("\n" + table(["stays with eager", "tasks", "times", "why"], rows, wrap=["why"]))
+    share = f"{len(covered)} of {len(paths)} tasks covered ({100 * len(covered) / len(paths):.1f}%)"
+    lines.append(f"\n{share}, {sum(not task.views for task in covered)} of them by a kernel in every graph")
+    data = {
+        "target": target,
+        "tasks": [asdict(task) | {"covered": task.covered} for task in coverages],
+        "operators_left": [asdict(total) for total in operators_left],
+        "share_covered": len(covered) / len(coverages),
+    }
+    broken = [task.error for task in coverages if task.error]
+    count = f"{len(broken)} of {len(paths)} tasks could not be read"
+    return Answer(data, "\n".join(lines), f"{count}, such as {broken[0]}" if broken else "")
 
 
 @command(tasks_app, "import")

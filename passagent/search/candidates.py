@@ -178,7 +178,7 @@ async def evaluate(session: Session, candidate: Candidate, bar: float | None = N
 async def _evaluate(session: Session, candidate: Candidate, bar: float | None) -> Evaluation:
     try:
         judged = partial(session.evaluator.evaluate, session.task.path, candidate, bar)
-        return await tried_again(judged, session.events.note)
+        return await evaluate_again(judged, session.events.note)
     except SubjectLost as error:
         session.events.note(str(error))
         return Evaluation(
@@ -196,7 +196,7 @@ async def _evaluate(session: Session, candidate: Candidate, bar: float | None) -
         )
 
 
-async def tried_again(
+async def evaluate_again(
     evaluate_once: Callable[[], Awaitable[Evaluation]], notify: Callable[[str], object]
 ) -> Evaluation:
     """The evaluation; what the machine fails is tried again after RETRY_AFTER_S, then raised.

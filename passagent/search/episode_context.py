@@ -8,9 +8,11 @@ from collections.abc import Iterable
 from itertools import chain, zip_longest
 
 from passagent.agent.context import Attempt, EpisodeContext, JudgedNode, changes, diagnosis_of
+from passagent.config import Config
 from passagent.errors import PassagentError
 from passagent.evaluator.fleet.opening import LOCAL, threads_of
 from passagent.evaluator.hardware.devices import first_device
+from passagent.evaluator.hardware.machine import Machine
 from passagent.evaluator.reference import eager
 from passagent.evaluator.reference.eager import EagerGraph
 from passagent.evaluator.target import kind_of, target_of
@@ -23,7 +25,7 @@ from passagent.search.finalists import evaluation_of
 from passagent.search.islands import IslandView, is_draft, is_first
 from passagent.search.session import EXPERT, Session
 from passagent.store import SEEDS, Episode, Node, Store, hint_uses, nodes, runs
-from passagent.tasks.reader import library_rule
+from passagent.tasks.reader import Task, library_rule
 
 DRAFT_EXAMPLES = 5
 """Passes of other tasks that a draft is shown: it has no parent to learn from (Kernel Foundry 3.2)."""
@@ -71,6 +73,23 @@ def episode_context(session: Session, episode: Episode, parent: Node | None) -> 
         eager=session.eager or (),
         migrated=episode.migration is not None,
         limits=session.config.agent,
+    )
+
+
+def task_context(
+    task: Task, config: Config, device_name: str, machine: Machine | None = None
+) -> EpisodeContext:
+    """The context of an episode that begins with the task alone, outside of a search."""
+    return EpisodeContext(
+        task=task,
+        target=target_of(config.evaluator),
+        device_name=device_name,
+        role=config.search.roles[0],
+        seed=0,
+        machine=machine,
+        threads=threads_of(config.evaluator),
+        library=library_rule(config.evaluator.library, task.subgraphs),
+        limits=config.agent,
     )
 
 

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any, TextIO
+from typing import Any
 
 from passagent.data.bench import measure
 from passagent.data.bench.kernelbench import LEVELS_P, Line
@@ -16,6 +16,7 @@ from passagent.data.bench.summary import BOUNDS, METRICS, Estimate, Losses, Summ
 from passagent.store import Store, runs
 from passagent.store.events import Event, OnEvent
 from passagent.store.runs import Run
+from passagent.view.evaluation import GRAPH_FIELDS
 from passagent.view.progress import PROGRESS, Screen, event_line
 from passagent.view.text import TableData, by_column, clock, number, table
 
@@ -26,10 +27,6 @@ HEADERS = {
     "gmean_speedup": "G-mean",
     "as_score": "AS",
 }
-_GRAPH_FIELDS = {
-    "name", "dtype", "status", "speedup", "vs_reference", "passes_from_t", "eager_ms", "compiled_ms",
-    "pace_ms", "unstable",
-}  # fmt: skip
 
 
 def bench_table(summaries: Sequence[Summary]) -> TableData:
@@ -124,7 +121,7 @@ def data(summaries: Sequence[Summary], rows: Sequence[Row]) -> dict[str, Any]:
                 "status": row.evaluation.status,
                 "as_score": row.evaluation.as_score,
                 "graphs": [
-                    graph.model_dump(mode="json", include=_GRAPH_FIELDS) for graph in row.evaluation.graphs
+                    graph.model_dump(mode="json", include=GRAPH_FIELDS) for graph in row.evaluation.graphs
                 ],
             }
             for row in rows
@@ -144,18 +141,15 @@ def _shown(estimate: Estimate, scale: float, digits: int) -> str:
 
 
 class BenchProgress(Screen, measure.Watch):
-    """A line for each measurement; on a terminal the one under way beneath them. See Watch of a benchmark."""
+    """A line for each measurement. See Watch of a benchmark."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self.total = self.count = self._before = 0
-        self.go_on = "nothing was measured"
-        self._now = ""
-        super().__init__(stream, lambda: self._now)
+    total = count = before = 0
+    go_on = "nothing was measured"
 
     def planned(self, results: Results, works: list[Work], todo: list[Work]) -> None:
         """Take the work that is planned, as Watch.planned does."""
         self.total, self.go_on = len(works), results.go_on
-        self.count = self._before = self.total - len(todo)
+        self.count = self.before = self.total - len(todo)
         self.print(
             f"{self.total} measurements on {results.identity['device']}, {self.count} of them made before; "
             f"results: {results.path}"
@@ -163,13 +157,6 @@ class BenchProgress(Screen, measure.Watch):
         if missing := sum(work.subject is measure.NO_PASSES for work in works):
             count = sum(work.row.compiler == measure.PASS_DIR for work in works)
             self.print(f"no passes for {missing} of {count} tasks: judged as passes that do not load")
-
-    def begin(self, work: Work) -> None:
-        """Show what is measured now."""
-        measured = self.count - self._before
-        remaining = self.elapsed_s / measured * (self.total - self.count) if measured else None
-        left_text = "" if remaining is None else f", {clock(remaining)} left"
-        self._now = f"{self.count}/{self.total}{left_text}: {work.row.task} {work.row.compiler}"
 
     def say(self, text: str) -> None:
         """Print a line."""
@@ -199,4 +186,5 @@ class BenchProgress(Screen, measure.Watch):
                 f"{correct}/{len(judged.graphs)} correct, {judged.seconds:.1f} s"
             )
         head = f"[{clock(self.elapsed_s):>5}] {self.count}/{self.total}"
-        self.print(f"{head} {row.task} {row.compiler}: {result}")
+        remaining = self.left_text(self.count - self.before, self.total - self.count)
+        self.print(f"{head} {row.task} {row.compiler}: {result}{remaining}")

@@ -10,16 +10,11 @@ from passagent.data.collect.trials import KEPT_ABOVE, Summary
 from passagent.view.text import TableData, number, thousands
 
 
-def data(summaries: list[Summary]) -> list[dict[str, Any]]:
-    """The table as plain data: shares from 0 to 1, figures in full."""
-    return [dataclasses.asdict(summary) for summary in summaries]
-
-
 def all_data(collected: Collection) -> dict[str, Any]:
     """Return the result of a collection as plain data, as `passagent collect --json` prints it."""
     return {
         "runs_dir": str(collected.store.runs_dir),
-        "table": data(collected.summaries),
+        "table": [dataclasses.asdict(summary) for summary in collected.summaries],
         "trials": len(collected.trials),
         "elapsed_s": collected.elapsed_s,
         "stopped": collected.stop_reason,

@@ -121,14 +121,14 @@ def _models(store: Store, run: Run, config: Config) -> Finding:
     )
     bad = counts["broken"] + counts["failed"]
     share = bad / counts["requests"] if counts["requests"] else 0.0
-    worst = errors[0] if errors else {"error": "", "count": 0}
-    figures = counts | {"worst_error": worst["error"], "worst_count": worst["count"], "share": share}
+    figures = counts | {"share": share}
     words = (
         "{replies} replies to {requests} requests; {failed} failed, {broken} came broken, {again} were tried"
     )
     text = f"{words} again".format(**counts)
     if not bad:
         return Finding("models", text, figures)
+    [worst] = errors
     advice = f"{worst['count']} times: {printable(' '.join(str(worst['error'] or '').split()))[:200]}"
     verdict: Literal["ok", "warn"] = "warn" if share > MAX_ERRORS else "ok"
     return Finding("models", text, figures, verdict if counts["replies"] else "fail", advice)

@@ -6,6 +6,12 @@ from passagent.agent.observe import failures, violations_text
 from passagent.evaluator.result import Evaluation, Speedup
 from passagent.view.text import TableData, by_column, interval, number
 
+GRAPH_FIELDS = {
+    "name", "dtype", "status", "speedup", "vs_reference", "passes_from_t", "eager_ms", "compiled_ms",
+    "pace_ms", "unstable", "max_abs_diff", "matches",
+}  # fmt: skip
+"""What `--json` says of each subgraph of a run's best node and of a benchmark."""
+
 
 def evaluation_text(evaluation: Evaluation) -> str:
     """The whole evaluation, several lines."""

@@ -9,6 +9,7 @@ import asyncio
 import functools
 import html
 import json
+import logging
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from passagent.data.collect.campaign import Collection as Collected
     from passagent.plan.model import Recording
 
+log = logging.getLogger("passagent.evaluator")
 T = TypeVar("T")
 
 
@@ -285,11 +287,18 @@ class Collection(Shown):
 class Evaluator:
     """Judges candidates on one warm pool of processes: a context manager, also an asynchronous one."""
 
-    def __init__(self, *, runs_dir: str | Path | None = None, **options: Unpack[EvaluatorOptions]) -> None:
+    def __init__(
+        self,
+        *,
+        runs_dir: str | Path | None = None,
+        notify: Callable[[str], None] = log.warning,
+        **options: Unpack[EvaluatorOptions],
+    ) -> None:
         """Raises UsageError for a device that is not here, and for a wrong option.
 
-        runs_dir: where evaluations are kept and found again; None: nowhere. options: those of
-        `passagent eval`, such as device: `cpu` (the default), `cuda`, `cuda:N`, `cuda:all`.
+        runs_dir: where evaluations are kept and found again; None: nowhere. notify: gets a line for what is
+        waited for. options: those of `passagent eval`, such as device: `cpu` (the default), `cuda`, `cuda:N`,
+        `cuda:all`.
         """
         from passagent.agent.validator import open_validator
         from passagent.evaluator.fleet.opening import open_pool
@@ -297,7 +306,7 @@ class Evaluator:
         self._config = config_of(EvaluatorOptions, checked(EvaluatorOptions, options))
         self._runs_dir = runs_dir
         self._model = open_validator(self._config)
-        self._pool = open_pool(self._config.evaluator)
+        self._pool = open_pool(self._config.evaluator, notify)
         self._thread = LoopThread("passagent-evaluator")
 
     def evaluate(self, task: Task | str | Path, candidate: CandidateLike, *, fresh: bool = False) -> Result:

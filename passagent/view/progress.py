@@ -1,15 +1,14 @@
-"""Progress of a search or a collection: its events in lines, and on a terminal its state beneath them."""
+"""Progress of a search or a collection in lines; on a terminal a search's state beneath them."""
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from passagent.agent.prompt import short_note
-from passagent.data.collect import campaign, trials
+from passagent.data.collect import campaign
 from passagent.sandbox.faults import os_fault
 from passagent.store import Store, events, runs
 from passagent.store.events import Event
@@ -21,21 +20,17 @@ from passagent.view.text import clock, console, number, percent, printable, thou
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from passagent.data.collect.campaign import Collection
-    from passagent.data.collect.trials import Outcome, Summary, Trial
-
-STATUS_EVERY_S = 30.0
-"""Between two status lines of a collection, where there is no terminal, s."""
+    from passagent.data.collect.trials import Outcome, Trial
 
 
 class Screen:
     """Lines on a stream; on a terminal a state beneath them, redrawn four times a second."""
 
-    def __init__(self, stream: TextIO | None, render: Callable[[], RenderableType]) -> None:
-        """Open the screen on `stream` (default: stdout). `render` gives the state as it is now."""
-        self._stream = stream or sys.stdout
+    def __init__(self, stream: TextIO, render: Callable[[], RenderableType] | None = None) -> None:
+        """Open the screen on `stream`. `render` gives the state as it is now; None: there is none."""
+        self._stream = stream
         self._started = time.monotonic()
-        self.is_terminal = self._stream.isatty()
+        self.is_terminal = render is not None and stream.isatty()
         if self.is_terminal:
             from rich.live import Live
 
@@ -63,6 +58,10 @@ class Screen:
         """Print a remark."""
         self.print(text)
 
+    def left_text(self, done: int, to_do: int) -> str:
+        """Write the time that `to_do` takes at the pace of what is `done` since the screen was opened."""
+        return f", {clock(self.elapsed_s / done * to_do)} left" if done and to_do else ""
+
     def close(self) -> None:
         """Leave the terminal as it was."""
         if self.is_terminal:
@@ -72,7 +71,7 @@ class Screen:
 class SearchProgress(Screen):
     """A line for each node, migration and trouble; on a terminal the run's status for most of these."""
 
-    def __init__(self, store: Store, run: Run, stream: TextIO | None = None) -> None:
+    def __init__(self, store: Store, run: Run, stream: TextIO) -> None:
         self.store, self.run = store, run
         self.roles = {island.island: island.role for island in runs.islands(store, run.id)}
         self._status = ""
@@ -115,13 +114,12 @@ class SearchProgress(Screen):
 
 
 class CollectProgress(Screen, campaign.Watch):
-    """A line for each trial; beneath them, or now and then, one for all. See Watch of a collection."""
+    """A line for each trial. See Watch of a collection."""
 
-    def __init__(self, model: str, before: list[Outcome], total: int, stream: TextIO) -> None:
-        """Show `total` trials; `before`: those that were finished before."""
-        self.model, self.outcomes, self.total, self._before = model, before, total, len(before)
-        self._status, self._printed_at = "", time.monotonic()
-        super().__init__(stream, lambda: self._status)
+    def __init__(self, before: int, total: int, stream: TextIO) -> None:
+        """Show `total` trials; `before`: so many were finished before."""
+        self.count, self.total, self._before, self._cost = before, total, before, 0.0
+        super().__init__(stream)
 
     def event(self, trial: Trial, event: Event) -> None:
         """Print what a conversation notes."""
@@ -132,50 +130,24 @@ class CollectProgress(Screen, campaign.Watch):
         """Print a remark."""
         self.print(f"        note: {text}")
 
-    def tick(self, collection: Collection) -> None:
-        """Renew the line about all trials."""
-        now = time.monotonic()
-        if not self.is_terminal and now - self._printed_at < STATUS_EVERY_S:
-            return
-        spent, finished = collection.progress(), len(self.outcomes) - self._before
-        remaining = [] if collection.left_s is None else [max(0.0, collection.left_s)]
-        if finished:
-            remaining.append(self.elapsed_s / finished * (self.total - len(self.outcomes)))
-        self._printed_at = now
-        self._status = status_line(
-            trials.summarise(self.outcomes, self.model),
-            self.total,
-            spent.tokens,
-            spent.cost,
-            min(remaining, default=None),
-        )
-        if not self.is_terminal:
-            self.print(f"[{clock(self.elapsed_s):>5}] {self._status}")
-
     def ended(self, outcome: Outcome, error: str | None) -> None:
         """Print a result. A trial that a person or the budget stopped is not shown."""
         if error is not None:
             self.print(f"{'':7} {outcome.task} trial {outcome.trial}: failed: {error}")
         if error is not None or outcome.state != "finished":
             return
-        self.outcomes.append(outcome)
+        self.count += 1
+        self._cost += outcome.cost
         tail = (
             f" trial {outcome.trial}: AS {number(outcome.best_as)}, {outcome.steps} steps, "
             f"{outcome.evaluations} evaluated, {thousands(outcome.tokens)} tokens"
+            f"{f', ${self._cost:.2f} so far' if self._cost else ''}"
+            f"{self.left_text(self.count - self._before, self.total - self.count)}"
         )
-        front = f"[{clock(self.elapsed_s):>5}] {len(self.outcomes)}/{self.total} "
+        front = f"[{clock(self.elapsed_s):>5}] {self.count}/{self.total} "
         room = max(6, width() - len(front) - len(tail))
         name = outcome.task
         self.print(front + (name if len(name) <= room else f"{name[: room - 3]}...") + tail)
-
-
-def status_line(summary: Summary, total: int, tokens: int, cost: float, left_s: float | None) -> str:
-    """Write where a collection stands, in less than 80 characters for up to 9,999 trials."""
-    remaining = "" if left_s is None else f", {clock(left_s)} left"
-    return (
-        f"{summary.runs}/{total} done, {summary.kept} kept, AS {number(summary.as_score, 2)}, "
-        f"{thousands(tokens)} tokens, ${cost:.2f}{remaining}"
-    )
 
 
 PROGRESS = (
@@ -183,11 +155,6 @@ PROGRESS = (
     events.Noted,
 )  # fmt: skip
 """Events that a running search prints."""
-
-
-def event_text(event: Event, roles: Mapping[int, str]) -> str:
-    """Write `11-21 15:17:33 island 0 (fusion) node 7: ok, AS 1.310, +8.2% over node 3: ...`, in UTC."""
-    return f"{event.at[5:19].replace('T', ' ')} {event_line(event, roles)}"
 
 
 def event_line(event: Event, roles: Mapping[int, str], standing: str = "") -> str:

@@ -20,12 +20,8 @@ from passagent.store.ledger import Spent
 from passagent.store.nodes import Node, author_of
 from passagent.store.runs import SEEDS, Run
 from passagent.store.sessions import resume_command, runs_dir_flag
-from passagent.view.evaluation import graph_table
+from passagent.view.evaluation import GRAPH_FIELDS, graph_table
 from passagent.view.text import TableData, by_column, clock, interval, number, table, thousands
-
-_GRAPH_FIELDS = {
-    "name", "dtype", "status", "speedup", "eager_ms", "compiled_ms", "pace_ms", "max_abs_diff", "matches",
-}  # fmt: skip
 
 
 def status_data(store: Store, run: Run, counting: bool = True) -> dict[str, Any]:
@@ -228,15 +224,16 @@ def _with_interval(finalist: dict[str, Any]) -> str:
 def best_data(store: Store, node: Node) -> dict[str, Any]:
     """The best node as plain data."""
     evaluation = confirmed_evaluation(store, node)
+    author = author_of(store, runs.get_run(store, node.run_id), node)
     return {
         "node": node.id,
         "island": node.island,
-        "from": maker_text(store, node),
+        "from": f"a seed ({author})" if node.island == SEEDS else f"island {node.island}",
         **{key: value for key, value in score_data(node, evaluation).items() if key != "measured_again"},
         "confirmed": node.id in finalists.scores(finalists.last_series(store, node.run_id)),
         "gmean_speedup": evaluation.gmean_speedup,
         "note": short_note(node.note),
-        "graphs": [graph.model_dump(mode="json", include=_GRAPH_FIELDS) for graph in evaluation.graphs],
+        "graphs": [graph.model_dump(mode="json", include=GRAPH_FIELDS) for graph in evaluation.graphs],
     }
 
 
@@ -353,12 +350,6 @@ def _doing_text(episode: dict[str, Any]) -> str:
     what = f" node {episode['evaluating']}" if doing == "evaluating" else ""
     age_s = (datetime.now(UTC) - datetime.fromisoformat(since)).total_seconds() if since else 0.0
     return f"{doing}{what}{f' {clock(max(0.0, age_s))}' if since else ''}"
-
-
-def maker_text(store: Store, node: Node) -> str:
-    """Where a node is from, in words."""
-    seed = f"a seed ({author_of(store, runs.get_run(store, node.run_id), node)})"
-    return seed if node.island == SEEDS else f"island {node.island}"
 
 
 def statuses_text(counts: dict[str, int]) -> str:

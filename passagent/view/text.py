@@ -162,14 +162,9 @@ def _lines(cell: str, width: int, wraps: bool) -> list[str]:
     return broken or [f"{cell[: width - 2]}.."]
 
 
-def shortened(text: str, limit: int) -> str:
-    """`text` on one line, cut after a word to at most `limit` characters."""
-    return textwrap.shorten(text, max(limit, 10), placeholder="...")
-
-
-def number(value: float | None, digits: int = 3, unit: str = "") -> str:
+def number(value: float | None, digits: int = 3) -> str:
     """A figure with `digits` decimals, or `-`."""
-    return "-" if value is None else f"{value:.{digits}f}{unit}"
+    return "-" if value is None else f"{value:.{digits}f}"
 
 
 def clock(seconds: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from passagent.store import Store
 from passagent.store.nodes import Node, of_run
 from passagent.store.runs import SEEDS
 from passagent.view.charts import Made
-from passagent.view.text import number, shortened, width
+from passagent.view.text import number, width
 
 MAX_NODES = 400
 """Nodes shown; of a larger tree the newest are left out."""
@@ -63,7 +64,8 @@ def tree_text(nodes: list[Node], best: int | None, again: Mapping[int, float | N
         place = "seed" if node.island == SEEDS else f"island {node.island}"
         line = f"{'  ' * min(depth, 20)}{node.id} {place} {node.status or node.state}{score}{repeat}{mark}"
         room = max(20, width() - len(line) - 2)
-        lines.append(f"{line}: {shortened(short_note(node.note), room)}" if node.note else line)
+        note = textwrap.shorten(short_note(node.note), room, placeholder="...")
+        lines.append(f"{line}: {note}" if node.note else line)
         stack += [(child, depth + 1) for child in reversed(children.get(node.id, []))]
     if len(nodes) > len(listed_nodes):
         lines.append(f"... and {len(nodes) - len(listed_nodes)} more nodes")
@@ -131,10 +133,9 @@ def layout(nodes: Sequence[Made], best: int | None) -> Layout:
             if parent:
                 parent.hidden += size[node.id]
         placed_pairs = [(parent, node) for parent, node in pairs if node.id in drawn]
-        places = _spread([parent for parent, _ in placed_pairs])
         next_level = [
-            Placed(node, depth, x, parent, node.id in lineage)
-            for x, (parent, node) in zip(places, placed_pairs, strict=True)
+            Placed(node, depth, place / (len(placed_pairs) + 1), parent, node.id in lineage)
+            for place, (parent, node) in enumerate(placed_pairs, 1)
         ]
         placed += next_level
         level = list(next_level)
@@ -150,18 +151,3 @@ def _below(nodes: Sequence[Made]) -> tuple[dict[int, int], dict[int, float]]:
             size[node.parent] += size[node.id]
             reach[node.parent] = max(reach[node.parent], reach[node.id])
     return size, reach
-
-
-def _spread(parents: list[Placed | None]) -> list[float]:
-    """Place the children of these, in their order: near their parents, never too near to each other."""
-    gap = 1 / (LEVEL + 1)
-    places: list[float] = []
-    for place, parent in enumerate(parents):
-        siblings = [i for i, other in enumerate(parents) if other is parent]
-        wish = (parent.x if parent else 0.5) + (place - siblings[0] - (len(siblings) - 1) / 2) * gap
-        places.append(max(wish, places[-1] + gap if places else gap))
-    limit = 1 - gap
-    for place in range(len(places) - 1, -1, -1):
-        places[place] = min(places[place], limit)
-        limit = places[place] - gap
-    return places

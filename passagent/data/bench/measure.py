@@ -15,7 +15,6 @@ import json
 import logging
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,7 @@ from passagent.models import open_model
 from passagent.models.probe import check_models
 from passagent.options import BenchOptions, settings_of
 from passagent.search import finalists
-from passagent.search.candidates import tried_again
+from passagent.search.candidates import evaluate_again
 from passagent.search.controller import search
 from passagent.search.run_files import run_log
 from passagent.search.setup import Parts, new_run, open_session
@@ -84,9 +83,6 @@ class Watch:
 
     def planned(self, results: Results, works: list[Work], todo: list[Work]) -> None:
         """Take all measurements, and those that have no result yet, before the first of them is made."""
-
-    def begin(self, work: Work) -> None:
-        """Take note that `work` is being measured from now on."""
 
     def say(self, text: str) -> None:
         """Take a remark: a device that is waited for, a fault."""
@@ -164,7 +160,6 @@ async def measure(works: list[Work], config: Config, results: Results, watch: Wa
 
     async def go_through() -> None:
         for work in waiting:
-            watch.begin(work)
             row = work.row.model_copy(update={"identity": results.identity})
             try:
                 await _measure(work, row, config, directory, pool, watch)
@@ -205,8 +200,8 @@ async def _measure(
                 written.write(directory / _PASSES / work.task.name)
         row.left = written is None and row.compiler == EXPERT
         subject = "eager" if row.left else written or NO_PASSES
-    evaluation = await tried_again(
-        partial(pool.evaluate, work.task.path, subject), lambda text: watch.say(f"{work.task.name}: {text}")
+    evaluation = await evaluate_again(
+        lambda: pool.evaluate(work.task.path, subject), lambda text: watch.say(f"{work.task.name}: {text}")
     )
     if evaluation.evaluator_version != row.identity["evaluator"]:
         raise UsageError("passagent's own files changed while it measured; go on with another --out")

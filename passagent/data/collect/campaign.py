@@ -61,9 +61,6 @@ class Watch:
     def say(self, text: str) -> None:
         """Take a remark."""
 
-    def tick(self, collection: Collection) -> None:
-        """Take note that half a second went by."""
-
     def ended(self, outcome: Outcome, error: str | None) -> None:
         """Take the outcome of a trial that came to its end, was stopped, or failed with `error`."""
 
@@ -84,8 +81,8 @@ class Collection:
     trials: list[Trial]
     """All trials that the options ask for."""
     parallel: int
-    done: dict[Trial, str]
-    """The trials that were finished before, and their runs."""
+    done: set[Trial]
+    """The trials that were finished before."""
     log: Path
     watch: Watch = field(default_factory=Watch)
     summaries: list[Summary] = field(default_factory=list)
@@ -113,12 +110,6 @@ class Collection:
         self._mine = {"model": self.config.model.label}
         row = self.store.row("SELECT elapsed_s FROM collections WHERE model = :model", self._mine)
         self._elapsed_before = float(row["elapsed_s"]) if row else 0.0
-
-    @property
-    def left_s(self) -> float | None:
-        """The rest of the time, s; None without a limit."""
-        limit = self.budget.limits.max_time_s
-        return None if limit is None else limit - self.progress().elapsed_s
 
     @property
     def too_broken(self) -> PassagentError | None:
@@ -161,12 +152,12 @@ class Collection:
         evaluator = self.parts.evaluator or open_pool(config.evaluator, tell=watch.say)
         self.watch = watch
         begun(self)
-        waiting = iter(todo)
+        waiting, limit_s = iter(todo), self.budget.limits.max_time_s
         work = [asyncio.create_task(self._go_through(waiting, evaluator)) for _ in range(self.parallel)]
         clock = asyncio.create_task(self._keep_time())
         try:
             try:
-                async with asyncio.timeout(self.left_s):
+                async with asyncio.timeout(limit_s and limit_s - self.progress().elapsed_s):
                     await asyncio.gather(*work)
             except TimeoutError:  # what is under way is cut
                 self.stop(stop.rules_of(self.budget.limits)(self.progress()) or "the time is over")
@@ -208,7 +199,6 @@ class Collection:
                     self.stop(reason)
                 self.store.check_in_place()
                 self._save_time()
-                self.watch.tick(self)
                 await asyncio.sleep(_TICK_S)
         except Exception as error:
             self._fail(error)

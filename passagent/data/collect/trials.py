@@ -106,12 +106,12 @@ def find_run(store: Store, trial: Trial, model: str) -> Run | None:
     )
 
 
-def finished_trials(store: Store, trials: Iterable[Trial], config: Config) -> dict[Trial, str]:
-    """Return the trials that are finished, and their runs' ids.
+def finished_trials(store: Store, trials: Iterable[Trial], config: Config) -> set[Trial]:
+    """Return the trials that are finished.
 
     Raises UsageError for a trial that was made by another passagent or under other settings.
     """
-    finished = {}
+    finished = set[Trial]()
     for trial in trials:
         run = find_run(store, trial, config.model.label)
         if run is None:
@@ -128,7 +128,7 @@ def finished_trials(store: Store, trials: Iterable[Trial], config: Config) -> di
                 f"{', '.join(differ)}; collect as before, or with another --runs-dir"
             )
         if run.state == "finished":
-            finished[trial] = run.id
+            finished.add(trial)
     return finished
 
 

@@ -141,9 +141,21 @@ class Writer:
             for name, share in (("50%", 50), ("90%", 90), ("99%", 99), ("longest", 100))
         }
         manifest = {"command": command, "parquet": self._is_parquet, "format": form.name, **vars(summary)}
+        # in Markdown; it begins with what the Hugging Face hub reads
+        text = (Path(__file__).parent / "card.md.j2").read_text(encoding="utf-8")
+        card = Template(text, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined).render(
+            form=form,
+            summary=summary,
+            command=command,
+            parquet=self._is_parquet,
+            stems=[name.removesuffix(".jsonl") for name in summary.files if not name.startswith("*")],
+            counted=_COUNTED,
+            most=_MOST,
+            version=__version__,
+        )
         extra = form.extra_files([name for name in summary.files if name in form.files]) | {
             MANIFEST: json.dumps(manifest, indent=1) + "\n",
-            CARD: _card(form, summary, command, self._is_parquet),
+            CARD: card.strip() + "\n",
         }
         for name, text in extra.items():
             (self._directory / name).write_text(text, encoding="utf-8")
@@ -230,23 +242,6 @@ def _token_counter(tokenizer: str | None) -> tuple[Callable[[str], int], str]:
     except Exception as error:  # it raises bare Exceptions
         raise UsageError(f"{path}: not a tokenizer that can be read ({error})") from error
     return lambda text: len(loaded.encode(text, add_special_tokens=False).ids), str(path)
-
-
-def _card(form: Format, summary: Summary, command: str, is_parquet: bool) -> str:
-    """Return README.md in Markdown, which begins with what the Hugging Face hub reads."""
-    template = (Path(__file__).parent / "card.md.j2").read_text(encoding="utf-8")
-    stems = [name.removesuffix(".jsonl") for name in summary.files if not name.startswith("*")]
-    card = Template(template, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined).render(
-        form=form,
-        summary=summary,
-        command=command,
-        parquet=is_parquet,
-        stems=stems,
-        counted=_COUNTED,
-        most=_MOST,
-        version=__version__,
-    )
-    return card.strip() + "\n"
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:

@@ -170,7 +170,13 @@ def cut_ranges(payload: dict[str, Any]) -> dict[str, Any]:
     graph, metas = graph_module.graph, metas_of(payload)
     nodes = operators(graph)
     regions = [(kind, start, end, region_of(nodes[start:end])) for kind, start, end in payload["ranges"]]
-    observed = Observed(graph_module, {n.name for *_, r in regions for n in r.inputs + r.outputs}, _meta_of)
+    names = {node.name for *_, region in regions for node in region.inputs + region.outputs}
+
+    def meta_of(name: str, value: Any) -> TensorMeta | None:
+        """Record the metadata of a value as it is made; None for what is no tensor."""
+        return input_metas([name], [value])[0] if isinstance(value, torch.Tensor) else None
+
+    observed = Observed(graph_module, names, meta_of)
     with torch.no_grad():
         observed.run(*_drawn_inputs(graph, metas))
     metadata = observed.values | {
@@ -195,11 +201,6 @@ def cut_ranges(payload: dict[str, Any]) -> dict[str, Any]:
         else:
             records[kind, instance] = record
     return {"records": list(records.values()), "refused": dict(refused)}
-
-
-def _meta_of(name: str, value: Any) -> TensorMeta | None:
-    """Record the metadata of a value as it is made; None for what is no tensor."""
-    return input_metas([name], [value])[0] if isinstance(value, torch.Tensor) else None
 
 
 def cut_fusible(payload: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from inspect import Parameter, Signature
 from typing import Any, Literal
 
 from passagent.agent import toolbox
-from passagent.agent.context import EpisodeContext
 from passagent.agent.episode import answer
 from passagent.agent.observe import observation, verdict
 from passagent.agent.prompt import compose
@@ -21,13 +20,13 @@ from passagent.agent.toolbox import SPECS
 from passagent.config import Config, load_config
 from passagent.data.rl.reward import SharedEvaluator, reward_of, shared
 from passagent.errors import PassagentError, UsageError
-from passagent.evaluator.fleet.opening import device_label, threads_of
+from passagent.evaluator.fleet.opening import device_label
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.target import target_of
 from passagent.models.types import ToolSpec
 from passagent.search.candidates import profiled
+from passagent.search.episode_context import task_context
 from passagent.tasks import Task, load_task
-from passagent.tasks.reader import library_rule
 
 _KINDS: dict[str, Any] = {"string": str, "integer": int, "boolean": bool, "array": list[int]}
 """The Python types of arguments, by their types in a JSON schema."""
@@ -218,15 +217,6 @@ def task_text(task: Task, config: Config, rules: bool = True, here: bool = True)
     here: whether candidates are judged on this machine, so that its figures belong into the text. Raises
     UsageError for a device that is not on this machine.
     """
-    context = EpisodeContext(
-        task=task,
-        target=target_of(config.evaluator),
-        device_name=device_label(config.evaluator) if here else "",
-        role="fusion",
-        seed=0,
-        threads=threads_of(config.evaluator),
-        library=library_rule(config.evaluator.library, task.subgraphs),
-        limits=config.agent,
-    )
+    context = task_context(task, config, device_label(config.evaluator) if here else "")
     texts = [message["content"] for message in compose(context)]
     return "\n\n".join(texts if rules else texts[1:])

@@ -73,17 +73,14 @@ class ClientRun:
         """A person stopped it, or its database is gone."""
         return self.session.stop_reason is not None or self.watching.done()
 
-    def say(self, episode: Episode, messages: list[Message]) -> None:
-        """Append messages; what a client's model took of tokens is not known."""
-        episodes.add_messages(self.session.store, episode, messages)
-
     def record(self, episode: Episode, call: Call, call_id: str | None = None) -> None:
         """Append a call and its answer to the conversation, both or none."""
         name, arguments, text = call
         call_id = call_id or f"call_{episode.id}_{time.monotonic_ns()}"
         request = {"id": call_id, "name": name, "arguments": json.dumps(arguments)}
         answer: Message = {"role": "tool", "tool_call_id": call_id, "name": name, "content": text}
-        self.say(episode, [assistant("", [request]), answer])
+        # what a client's model took of tokens is not known
+        episodes.add_messages(self.session.store, episode, [assistant("", [request]), answer])
 
     async def close(self, reason: str) -> None:
         """Leave the run. Episodes are concluded, but for those with a job that is not done."""

@@ -22,7 +22,6 @@ from passagent.agent.workspace import TASK, ToolError, Workspace, read_task_file
 from passagent.config import Config
 from passagent.errors import PassagentError, UsageError, nearest
 from passagent.evaluator.candidate import Candidate
-from passagent.evaluator.fleet.opening import threads_of
 from passagent.evaluator.hardware.devices import find_devices, first_device
 from passagent.evaluator.hardware.machine import measure_machine
 from passagent.evaluator.service.known import environment_key
@@ -31,13 +30,14 @@ from passagent.evaluator.target import target_of
 from passagent.models.types import Message, ToolSpec
 from passagent.sandbox.environment import device_name, evaluator_version
 from passagent.search.candidates import judge, propose, tell
+from passagent.search.episode_context import task_context
 from passagent.search.session import Evaluator, Stopping
 from passagent.search.setup import stored_task
 from passagent.store import Store, episodes, nodes, runs, sessions
 from passagent.store.episodes import Episode
 from passagent.store.nodes import CANCELLED, Node
 from passagent.tasks import Task, load_task
-from passagent.tasks.reader import PREFIX, examples, library_rule
+from passagent.tasks.reader import PREFIX, examples
 from passagent.tasks.tasklist import find_tasks
 from passagent.view.mcp.client_runs import Call, ClientRun, open_run, served_config
 
@@ -143,17 +143,8 @@ class Service:
     async def context(self, task: Task) -> EpisodeContext:
         """Return what a client's model is shown of the task."""
         device = first_device(self.config.evaluator.device)
-        return EpisodeContext(
-            task=task,
-            target=target_of(self.config.evaluator),
-            device_name=device_name(device),
-            role=self.config.search.roles[0],
-            seed=0,
-            machine=await asyncio.to_thread(measure_machine, device),
-            threads=threads_of(self.config.evaluator),
-            library=library_rule(self.config.evaluator.library, task.subgraphs),
-            limits=self.config.agent,
-        )
+        machine = await asyncio.to_thread(measure_machine, device)
+        return task_context(task, self.config, device_name(device), machine)
 
     async def prompt(self, client: str, task: Task) -> str:
         """Our system prompt, and the task; the client's episode begins with it."""
@@ -213,7 +204,7 @@ class Service:
             user: Message = {"role": "user", "content": self._prompts.get((client, task.key), unseen)}
             with self.store.transaction():
                 episode = episodes.begin_served(self.store, run.session.run, client)
-                run.say(episode, [system, user])
+                episodes.add_messages(self.store, episode, [system, user])
             run.episodes[client] = episode
         for call in self._calls.pop((client, task.key), ()):
             run.record(run.episodes[client], call)

@@ -42,7 +42,7 @@ from passagent.store.runs import CLIENTS
 from passagent.view.mcp import answers
 from passagent.view.mcp.client_service import INSTRUCTIONS, read_file
 from passagent.view.mcp.served_tools import NOTED, Caller, PassTools, job_answer
-from passagent.view.page.guard import is_loopback, listen, shown_host
+from passagent.view.page.app import is_loopback, listen, shown_host
 
 MAX_NAME = 60
 """Characters of a client's name and of its version."""

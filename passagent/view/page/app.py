@@ -1,32 +1,157 @@
-"""The page as a starlette application: addresses to views, views to templates, and what was not changed."""
+"""The page as a starlette application: views and templates at their addresses, and a guard before them.
+
+Who gives the token is answered, another site's page never.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import inspect
+import ipaddress
 import secrets
+import socket
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, quote
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from passagent import __version__
 from passagent.errors import PassagentError, UsageError
-from passagent.store import Store, nodes, runs, sessions
+from passagent.store import Store, runs, sessions
 from passagent.store.pass_library import library_path
 from passagent.view.page import views
-from passagent.view.page.guard import Access, Guard, is_loopback, listen, shown_host
 from passagent.view.page.rendering import HERE, Relative, environment
+
+COOKIE = "passagent_token"
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+@dataclass(frozen=True)
+class Access:
+    """The right to look at the page."""
+
+    token: str | None = None
+    """The token to give; None: nothing, as on the loopback interface."""
+    hosts: frozenset[str] = frozenset()
+    """Names that the page is reached by, beside addresses and this machine's own names."""
+    csrf: str = field(default_factory=secrets.token_urlsafe)
+    """A form must send it back: another site's page cannot know it."""
+
+    def is_known(self, host: str) -> bool:
+        """Return whether a `Host` header names this machine, which a name that was pointed here does not."""
+        try:
+            name = (urlsplit(f"//{host}").hostname or "").lower()
+        except ValueError:
+            return False
+        if name in {"localhost", socket.gethostname().lower()} | self.hosts:
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+
+class Guard:
+    """ASGI middleware: refuses what Access does not allow, and puts HEADERS on every answer."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self.app = app
+        self.access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or refuse it."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+                headers.setdefault("Cache-Control", "no-cache")
+            await send(message)
+
+        answer = self._refusal(scope) or self._entrance(scope) or self.app
+        await answer(scope, receive, send_guarded)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """The answer to a request of another site; None: it is none."""
+        headers = Headers(scope=scope)
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if not self.access.is_known(host):
+            refusal = (
+                f"{host!r:.200} is not a name of this machine; open it by its address, or give --allow-host"
+            )
+            return PlainTextResponse(refusal, 421)
+        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+            return PlainTextResponse("a request of another site's page is refused", 403)
+        is_own = origin is not None or headers.get("sec-fetch-site") == "same-origin"
+        if scope["method"] not in ("GET", "HEAD") and not is_own:
+            return PlainTextResponse("a request without Origin changes nothing", 403)
+        return None
+
+    def _entrance(self, scope: Scope) -> Response | None:
+        """The answer to who has not shown the token yet; None: who has."""
+        token, request = self.access.token, Request(scope)
+        if token is None or secrets.compare_digest(request.cookies.get(COOKIE, "").encode(), token.encode()):
+            return None
+        query = request.query_params
+        if not secrets.compare_digest(query.get("token", "").encode(), token.encode()):
+            return PlainTextResponse("open the address that passagent view printed: it has the token", 403)
+        # on without it: it stays in no history and no bookmark
+        rest = urlencode([pair for pair in query.multi_items() if pair[0] != "token"])
+        last = scope["path"].rpartition("/")[2]
+        answer = RedirectResponse(f"./{last}{f'?{rest}' if rest else ''}", 303)
+        answer.set_cookie(COOKIE, token, httponly=True, samesite="strict")
+        return answer
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches the address."""
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def shown_host(host: str) -> str:
+    """Write the host as an address names it: IPv6 in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
+def listen(host: str, port: int, option: str) -> socket.socket:
+    """Listen at a port; 0: a free one. Raises UsageError, which names the `option`."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        reason = (error.strerror or str(error)).partition(" (while")[0]
+        raise UsageError(f"{option}: cannot listen there ({reason}); port 0 takes a free one") from error
+
 
 View = Callable[..., dict[str, Any]]
 
@@ -118,27 +243,6 @@ class Site:
             return PlainTextResponse(str(error), 409)
         return RedirectResponse(f"./{name}", 303)
 
-    async def file(self, request: Request) -> Response:
-        """A candidate's file as it is, for one that a page cuts."""
-        number, path = request.path_params["number"], request.path_params["file"]
-
-        def read() -> str:
-            with Store.open(self.runs_dir, create=False, to_look=True) as store:
-                files = nodes.get_files(store, nodes.get_node(store, number))
-            if path not in files:
-                raise UsageError(f"node {number} has no file {path!r:.80}")
-            return files[path]
-
-        try:
-            text = await run_in_threadpool(read)
-        except PassagentError as error:
-            return PlainTextResponse(str(error), 404)
-        name = path.rpartition("/")[2]
-        headers = {
-            "Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, safe='', errors='replace')}"
-        }
-        return PlainTextResponse(text.encode(errors="backslashreplace"), headers=headers)
-
 
 def create_app(
     runs_dir: Path, access: Access, control: bool = False, library: Path | None = None
@@ -158,7 +262,6 @@ def create_app(
             Route("/node/{number:int}", page("node.html", views.node)),
             Route("/node/{number:int}/diff/{other:int}", page("diff.html", views.compared_nodes)),
             Route("/node/{number:int}/plan", page("plan.html", views.plan)),
-            Route("/node/{number:int}/file/{file:path}", site.file),
             Route("/task/{key}", page("task.html", views.task)),
             Route("/compare", page("compare.html", views.compare)),
             Route("/collect", page("collect.html", views.collect)),

@@ -22,7 +22,7 @@ from passagent.store.pass_library import KeptPass, PassLibrary
 from passagent.store.runs import SEEDS, Run
 from passagent.store.sessions import runs_dir_flag
 from passagent.store.trajectories import find_episode, trajectory
-from passagent.view import charts, collect_table, difference, run_summary, why
+from passagent.view import charts, collect_table, node_changes, run_summary
 from passagent.view.evaluation import graph_table
 from passagent.view.hint_report import hint_data, uplift_text
 from passagent.view.trajectory import arguments_of
@@ -135,7 +135,7 @@ def _newest(store: Store, run_id: str, count: int, before: int = 2**62) -> list[
 def node(store: Store, number: int) -> dict[str, Any]:
     """A candidate: what it is, what it is worth, how it came to be."""
     record = nodes.get_node(store, number)
-    whole = why.why_data(store, record)
+    whole = node_changes.why_data(store, record)
     chain = whole["chain"]
     evaluation = confirmed_evaluation(store, record) if record.state == "done" else None
     neighbours = store.row(
@@ -156,7 +156,6 @@ def node(store: Store, number: int) -> dict[str, Any]:
         "evaluation": evaluation,
         "graphs": graph_table(evaluation) if evaluation else None,
         "failures": failures(evaluation.graphs, {}) if evaluation else [],
-        "speedups": _speedups(evaluation) if evaluation else None,
         "files": files,
         "diff": "\n".join(unified(before, files, ("parent", f"node {number}"))) if before else "",
         "has_plan": bool(evaluation and evaluation.plans),
@@ -164,20 +163,11 @@ def node(store: Store, number: int) -> dict[str, Any]:
     }
 
 
-def _speedups(evaluation: Any) -> dict[str, Any] | None:
-    """The subgraphs' speedups with their intervals, for a picture; None where nothing was timed."""
-    timed = [graph for graph in evaluation.graphs if graph.speedup]
-    if not timed:
-        return None
-    ends = [end for g in timed for end in (g.speedup.e2e, g.speedup.low, g.speedup.high) if end]
-    return {"graphs": timed, "low": min([*ends, 1.0]) * 0.97, "high": max([*ends, 1.0]) * 1.03}
-
-
 def compared_nodes(store: Store, number: int, other: int) -> dict[str, Any]:
     """Compare two candidates: `other`, and `number` that came of it."""
     before, after = nodes.get_node(store, other), nodes.get_node(store, number)
     return {"one": before, "two": after, "run": runs.get_run(store, after.run_id)} | {
-        "data": difference.diff_data(store, before, after)
+        "data": node_changes.diff_data(store, before, after)
     }
 
 
@@ -251,7 +241,7 @@ def compare(store: Store, a: str = "", b: str = "") -> dict[str, Any]:
     sides = [run_summary.status_data(store, run) for run in pair]
     courses = [charts.course(charts.read_nodes(store, run.id)) for run in pair]
     best = [finalists.winner(store, run.id) for run in pair]
-    paired = difference.diff_data(store, best[0], best[1]) if best[0] and best[1] else None
+    paired = node_changes.diff_data(store, best[0], best[1]) if best[0] and best[1] else None
     names = [f"{run.id} {run.model}" for run in pair]
     return {
         "runs": pair,
@@ -285,15 +275,11 @@ def sections(store: Store) -> dict[str, bool]:
 
 
 def collect(store: Store) -> dict[str, Any]:
-    """PassNet's figures about the trials in the database: a funnel and its Table 4."""
+    """PassNet's figures about the trials in the database (its Table 4)."""
     summaries = trials.summaries_of(store)
     if not summaries:
         raise UsageError(f"{store.runs_dir}: holds no trials of passagent collect")
-    return {
-        "figures": collect_table.figures_table(summaries),
-        "data": collect_table.data(summaries),
-        "kept_above": trials.KEPT_ABOVE,
-    }
+    return {"figures": collect_table.figures_table(summaries)}
 
 
 def hints(store: Store) -> dict[str, Any]:
