@@ -101,15 +101,13 @@ def mutates(node: fx.Node) -> fx.Node | None:
         return None
     inplace = name.endswith("_") and not name.endswith("__") and node.op == "call_method"
     inplace = inplace or name in {"iadd", "isub", "imul", "itruediv", "ipow", "setitem", "relu_"}
-    inplace = inplace or node.kwargs.get("inplace") is True or _positional_inplace(name, node)
+    inplace = inplace or argument(node, _INPLACE.get(name, len(node.args)), "inplace") is True
     return first if inplace else None
 
 
-def _positional_inplace(name: str, node: fx.Node) -> bool:
-    position = dict.fromkeys(("relu", "silu", "hardswish", "hardsigmoid", "relu6", "mish", "selu"), 1)
-    position |= {"leaky_relu": 2, "elu": 2, "celu": 2, "dropout2d": 3, "hardtanh": 3}
-    at = position.get(name)
-    return at is not None and len(node.args) > at and node.args[at] is True
+_INPLACE = dict.fromkeys(("relu", "silu", "hardswish", "hardsigmoid", "relu6", "mish", "selu"), 1)
+_INPLACE |= {"leaky_relu": 2, "elu": 2, "celu": 2, "dropout2d": 3, "hardtanh": 3}
+"""Where operators are told to write in place."""
 
 
 def storage_roots(graph: fx.Graph) -> dict[fx.Node, fx.Node]:

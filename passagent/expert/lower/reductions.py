@@ -5,12 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from passagent.expert.lower.call import Call, arguments, lowers, wrap
-from passagent.expert.lower.dtypes import compute_type
-from passagent.expert.lower.expressions import Axis, Expr, Number, Value, apply
+from passagent.expert.lower.call import Call, arguments, broadcast, lowers, position, regroup, whole, wrap
+from passagent.expert.lower.expressions import Axis, Expr, Number, Value, apply, compute_type
 from passagent.expert.lower.formulas import fma, grow, inverse_root, shrink, square, where
 from passagent.expert.lower.pointwise import along
-from passagent.expert.lower.shapes import broadcast, position, regroup, whole
 from passagent.expert.lower.symbolic_sizes import Size, as_size, times
 
 NARROW = {"bool", "uint8", "int8", "int16", "int32"}
@@ -218,9 +216,7 @@ def normalize(c: Call, input: Value, p: Any = 2.0, dim: int = 1, eps: Number = 1
 
 
 @lowers("softmax", "log_softmax", "softmin")
-def softmax(c: Call, input: Value, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Value:
-    if not isinstance(dim, int):
-        raise c.fail("without a dimension")
+def softmax(c: Call, input: Value, dim: Any, _stacklevel: int = 3, dtype: Any = None) -> Value:
     if c.op == "softmin":
         input = c.pointwise("neg", input, exact=True)
     source = input.cast(c.out) if dtype is not None else input
@@ -240,8 +236,6 @@ def softmax(c: Call, input: Value, dim: Any = None, _stacklevel: int = 3, dtype:
 def rms_norm(
     c: Call, input: Value, normalized_shape: Any, weight: Any = None, eps: Number | None = None
 ) -> Value:
-    if eps is None:
-        raise c.fail("without eps")
     dims = list(range(len(input.dims) - len(normalized_shape), len(input.dims)))
     total = over("sum", input, dims, square)
     average = total.expr / count(input, dims, total.dtype)

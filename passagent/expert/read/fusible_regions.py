@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,11 +23,11 @@ from passagent.expert.graph import (
     storage_roots,
     words,
 )
+from passagent.expert.lower.attention import attention_nodes, is_attention
 from passagent.expert.lower.expressions import Trace
 from passagent.expert.lower.region import Region, Types, lower_node
 from passagent.expert.lower.symbolic_sizes import Unsupported
 from passagent.expert.lower.windows import bias_of, is_computed
-from passagent.expert.read.attention import attention_nodes, is_attention
 from passagent.expert.read.pattern_text import qualified
 from passagent.expert.read.saving import gain, reads_often, worth
 
@@ -56,53 +56,31 @@ def find_regions(graph: fx.Graph, target: str, without: frozenset[str] = frozens
             result.refused[op_name(node)] = why
     _refuse_shared_writes(graph, inside, result.refused)
     if target == "cuda":
-        result.regions += _attentions(graph, inside, without)
+        regions = _regions(graph, attention_nodes(graph, inside, without))
+        result.regions += [region for region in regions if len(region.outputs) == 1]
         taken = {node for region in result.regions for node in region.nodes}
+        inside -= taken  # they are no other region's
         outside = {op_name(node) for node in operators(graph) if node not in taken}
         result.refused = {name: why for name, why in result.refused.items() if name in outside}
     depth = _depths(graph, inside)
-    for nodes in _components(graph, inside, depth):
-        for trimmed in _trimmed(graph, nodes):
-            region = make_region(graph, trimmed)
-            if region is not None and worth(region, target):
-                result.regions.append(region)
+    components = [c for nodes in _components(graph, inside, depth) for c in _trimmed(graph, nodes)]
+    candidates = _regions(graph, components)
+    result.regions += [region for region in candidates if worth(region, target)]
     result.regions.sort(key=lambda r: -gain(r, target))
     result.regions = [r for r in result.regions if gain(r, target) > 0] or result.regions[:1]
     if not result.regions:
-        result.regions = _second_best(graph, target, inside, depth)
+        # No kernel is sure to pay: views, the more of them do nothing the better, else a lone operator.
+        # A call in place of views costs about as much as they do, so it is to be short.
+        views = _regions(graph, _components(graph, {n for n in inside if is_view(n)}, depth))
+        views.sort(key=lambda r: (sum(map(does_nothing, r.nodes)), len(r.nodes)), reverse=True)
+        lone = [r for r in candidates if any(is_computed(n) and not is_free(n) for n in r.nodes)]
+        result.regions = [*views, *sorted(lone, key=lambda r: -gain(r, target))][:1]
     return result
 
 
-def _attentions(graph: fx.Graph, inside: set[fx.Node], without: frozenset[str]) -> list[Region]:
-    """Regions of attention; their operators are no other region's."""
-    candidates = [make_region(graph, nodes) for nodes in attention_nodes(graph, inside, without)]
-    regions = [region for region in candidates if region is not None and len(region.outputs) == 1]
-    inside.difference_update(*(region.nodes for region in regions))
-    return regions
-
-
-def _second_best(
-    graph: fx.Graph, target: str, inside: set[fx.Node], depth: dict[fx.Node, int]
-) -> list[Region]:
-    """Where no kernel is sure to pay: views, the more of them do nothing the better, else a lone operator.
-
-    A call in place of views costs about as much as they do, so it is to be short.
-    """
-    lone = [
-        region
-        for nodes in _components(graph, inside, depth)
-        for trimmed in _trimmed(graph, nodes)
-        if (region := make_region(graph, trimmed)) is not None
-        and any(is_computed(n) and not is_free(n) for n in trimmed)
-    ]
-    chains = [
-        region
-        for nodes in _components(graph, {n for n in inside if is_view(n)}, depth)
-        if (region := make_region(graph, nodes)) is not None
-    ]
-    if chains:
-        return [max(chains, key=lambda r: (sum(does_nothing(n) for n in r.nodes), len(r.nodes)))]
-    return [max(lone, key=lambda r: gain(r, target))] if lone else []
+def _regions(graph: fx.Graph, components: Iterable[list[fx.Node]]) -> list[Region]:
+    """The regions that sets of nodes make."""
+    return [region for nodes in components if (region := make_region(graph, nodes)) is not None]
 
 
 def does_nothing(node: fx.Node) -> bool:

@@ -8,6 +8,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,8 +31,10 @@ SHAPES = words("""
 """)
 """Operators whose integers are sizes and positions."""
 
-_NEVER = {"roll": {2, "dims"}, "unflatten": {1, "dim"}, "narrow": {1, "dim"}, "repeat_interleave": {2, "dim"}}
-_NEVER |= {"split": {2, "dim"}, "select": {1, "dim"}, "full": {1, "fill_value"}}
+_NEVER = {
+    "roll": {2, "dims"}, "unflatten": {1, "dim"}, "narrow": {1, "dim"}, "repeat_interleave": {2, "dim"},
+    "split": {2, "dim"}, "select": {1, "dim"}, "full": {1, "fill_value"},
+}  # fmt: skip
 """Arguments of them that name dimensions."""
 
 
@@ -121,8 +124,8 @@ def names(region: Region, taken: list[Parameter]) -> dict[fx.Node, str]:
     """Readable Python names of inputs and nodes."""
     used = {p.name for p in taken} | {"torch", "operator"}
     result: dict[fx.Node, str] = {}
-    for k, node in enumerate(region.inputs):
-        result[node] = _unique(_input_name(region, node) or f"x{k}", used)
+    for node in region.inputs:
+        result[node] = _unique(_input_name(region, node), used)
     for node in region.nodes:
         result[node] = _unique(op_name(node).strip("_"), used)
     return result
@@ -139,7 +142,7 @@ _ROLES = {
 }
 
 
-def _input_name(region: Region, node: fx.Node) -> str | None:
+def _input_name(region: Region, node: fx.Node) -> str:
     """A name that says what the input is for."""
     for user in region.nodes:
         roles = _ROLES.get(op_name(user), {})
@@ -179,17 +182,17 @@ def operator_lines(
 ) -> list[str]:
     """The region's operators, but for some, one a line."""
     where = {(p.node, p.path): p.name for p in taken}
-    lines = []
-    for position, node in enumerate(region.nodes):
 
-        def leaf(path: Path, value: Any, position: int = position) -> str:
-            if isinstance(value, fx.Node):
-                return named[value]
-            return where.get((position, path)) or literal(value)
+    def text(position: int, path: Path, value: Any) -> str:
+        if isinstance(value, fx.Node):
+            return named[value]
+        return where.get((position, path)) or literal(value)
 
-        if node not in skipped:
-            lines.append(f"    {named[node]} = {call(node, leaf)}")
-    return lines
+    return [
+        f"    {named[node]} = {call(node, partial(text, position))}"
+        for position, node in enumerate(region.nodes)
+        if node not in skipped
+    ]
 
 
 def call(node: fx.Node, leaf: Callable[[Path, Any], str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -50,15 +51,13 @@ LARGE_COPY = 1 << 20
 
 def moved_bytes(node: fx.Node) -> int:
     """Bytes that eager reads and writes for an operator; 0 for free views."""
-    if is_free(node):
-        return 0
-    total = 0
-    for n in [node, *node.all_input_nodes]:
-        value = example(n)
-        for t in value if isinstance(value, tuple | list) else [value]:
-            if isinstance(t, torch.Tensor):
-                total += t.numel() * t.element_size()
-    return total
+    return 0 if is_free(node) else _bytes([node, *node.all_input_nodes])
+
+
+def _bytes(nodes: Iterable[fx.Node]) -> int:
+    values = map(example, nodes)
+    tensors = [t for v in values for t in (v if isinstance(v, tuple | list) else [v])]
+    return sum(t.numel() * t.element_size() for t in tensors if isinstance(t, torch.Tensor))
 
 
 def gain(region: Region, target: str) -> float:
@@ -66,10 +65,7 @@ def gain(region: Region, target: str) -> float:
     costs = COSTS[target]
     starts = sum(costs.view if is_free(n) else costs.operator for n in region.nodes)
     inside = sum(moved_bytes(n) for n in region.nodes)
-    border = 0
-    for n in [*region.inputs, *region.outputs]:
-        value = example(n)
-        border += value.numel() * value.element_size()
+    border = _bytes([*region.inputs, *region.outputs])
     return starts - costs.launch + (inside - border) / costs.bandwidth
 
 

@@ -37,7 +37,7 @@ class Store:
     expr: Expr
     partial: tuple[str, tuple[Axis, ...]] | None = None
     """Set if the store is a reduction of `expr` over these axes, as far as a program's block holds them: one
-    element a program (long_reductions.py)."""
+    element a program (block_axes.py)."""
 
     @property
     def axes(self) -> frozenset[Axis]:
@@ -148,6 +148,23 @@ def volume(axes: Iterable[Axis]) -> int:
     return math.prod(axis.size.hint for axis in axes)
 
 
+def reductions_in(*exprs: Expr) -> dict[Expr, None]:
+    """Reductions that expressions hold, those that others need first."""
+    ordered, visited = dict[Expr, None](), set[Expr]()
+
+    def walk(e: Expr) -> None:
+        if e not in visited:
+            visited.add(e)
+            for a in e.args:
+                walk(a)
+            if e.kind == "reduce":
+                ordered[e] = None
+
+    for e in exprs:
+        walk(e)
+    return ordered
+
+
 def bound_along(exprs: Iterable[Expr]) -> list[Axis]:
     """Axes along which something is reduced or scanned."""
     return [axis for e in parts(*exprs) if e.kind in ALONG for axis in e.data[1]]
@@ -174,9 +191,9 @@ def _placed(trace: Trace, expr: Expr) -> Expr:
 
 def _along(trace: Trace, scan: Expr) -> Expr:
     (name, (axis,)), (body, index) = scan.data, scan.args
-    if trace.text(axis.size) == "1":
+    if str(axis.size) == "1":
         return trace.substitute(body, {axis: trace.integer(0)})
-    free = next((a for a in index.axes if trace.text(a.size) == trace.text(axis.size)), axis)
+    free = next((a for a in index.axes if str(a.size) == str(axis.size)), axis)
     here, last = trace.index(free), trace.integer(free.size + -1)
     back = last - here  # as `flip` writes it
     if index is here:

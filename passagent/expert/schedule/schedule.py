@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from itertools import permutations
 from typing import Any
 
+from passagent.expert.lower.call import position
 from passagent.expert.lower.expressions import Axis, Expr, Trace, Value, parts
-from passagent.expert.lower.shapes import position
 from passagent.expert.lower.symbolic_sizes import Size, Unsupported
 from passagent.expert.schedule.parts import (
     Address,
@@ -27,6 +27,7 @@ from passagent.expert.schedule.parts import (
     holds,
     lying_across,
     reduced,
+    reductions_in,
     settled,
     volume,
 )
@@ -87,7 +88,7 @@ class Schedule:
         return [store]
 
     def mono(self, size: Size) -> Mono:
-        return self.atoms(self.trace.text(size))
+        return self.atoms(str(size))
 
     def atoms(self, text: str, within: tuple[str, ...] = ()) -> Mono:
         text = self.trace.text(Size(self.trace.hints.get(text, 1), text))
@@ -271,20 +272,6 @@ class Schedule:
 
     # groups and stages
 
-    def reduces(
-        self, e: Expr, into: dict[Expr, None] | None = None, visited: set[Expr] | None = None
-    ) -> dict[Expr, None]:
-        """Reductions in `e`, those that others need first."""
-        into = {} if into is None else into
-        visited = set() if visited is None else visited
-        if e not in visited:
-            visited.add(e)
-            for a in e.args:
-                self.reduces(a, into, visited)
-            if e.kind == "reduce":
-                into[e] = None
-        return into
-
     def store_axes(self, store: Store) -> frozenset[Axis]:
         return self.axes(store.axes)
 
@@ -327,9 +314,7 @@ class Schedule:
     def _group(self, stores: list[Store]) -> Group:
         bound = self._bound(stores)
         rows = self.sorted(self._rows(stores))
-        reduces: dict[Expr, None] = {}
-        for s in stores:
-            self.reduces(s.expr, reduces)
+        reduces = reductions_in(*(s.expr for s in stores))
         used = frozenset().union(
             *[self.axes(r.args[0].every) for r in reduces], *[self.store_axes(s) for s in stores]
         )
@@ -374,15 +359,13 @@ class Schedule:
     def _stages(self, stores: list[Store], reduces: dict[Expr, None], rows: list[Axis]) -> list[Stage]:
         level: dict[Expr, int] = {}
         for r in reduces:
-            level[r] = 1 + max((level[x] for x in self.reduces(r.args[0])), default=0)
+            level[r] = 1 + max((level[x] for x in reductions_in(r.args[0])), default=0)
         stages: dict[tuple[int, tuple[Axis, ...]], Stage] = {}
-        items: list[tuple[int, Item, frozenset[Axis]]] = []
-        for r, k in level.items():
-            items.append((k, r, self.axes(r.args[0].axes)))
+        items: list[tuple[int, Item, frozenset[Axis]]]
+        items = [(k, r, self.axes(r.args[0].axes)) for r, k in level.items()]
         for s in stores:
-            items.append(
-                (1 + max((level[x] for x in self.reduces(s.expr)), default=0), s, self.store_axes(s))
-            )
+            after = max((level[x] for x in reductions_in(s.expr)), default=0)
+            items.append((1 + after, s, self.store_axes(s)))
         for k, item, axes in sorted(items, key=lambda i: i[0]):
             loops = tuple(self.sorted(axes - set(rows)))
             stages.setdefault((k, loops), Stage(list(loops), [])).items.append(item)

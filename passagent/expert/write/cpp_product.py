@@ -152,11 +152,6 @@ def product_region(graph: fx.Graph, target: str) -> Region | None:
     return region if region is not None and region.outputs == nodes[-1:] else None
 
 
-def is_product(region: Region) -> bool:
-    """Tell whether `product_region` made it."""
-    return op_name(region.nodes[0]) == "linear"
-
-
 def product_variant(region: Region, name: str, parameters: int, plan: Plan) -> Variant:
     """The kernel of a product. Raises Unsupported, also where literals differ within the family."""
     if parameters:

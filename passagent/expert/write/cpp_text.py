@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from passagent.expert.lower.dtypes import FLOATING, HALVES
-from passagent.expert.lower.expressions import Expr, parts
+from passagent.expert.lower.expressions import FLOATING, HALVES, Expr, parts
 from passagent.expert.schedule.parts import Group, Stage, Store
-from passagent.expert.write import cpp_bands
-from passagent.expert.write.cpp_bands import TableWriter
-from passagent.expert.write.cpp_values import Scope
+from passagent.expert.write.cpp_bands import BAND, TURNING, BandWriter
+from passagent.expert.write.cpp_values import indented
 from passagent.expert.write.writer import Kernel, bare, cost, mentioned, parenthesised, wrapped
 
 HELPERS = """\
@@ -33,7 +31,7 @@ static inline float either(bool test, float a, float b) {
 """
 
 
-class CppWriter(TableWriter):
+class CppWriter(BandWriter):
     """One C++ function for all groups of a schedule; `names` are of the inputs."""
 
     def kernel(self, shapes: list[list[str]], parameters: list[str]) -> Kernel:
@@ -60,7 +58,7 @@ class CppWriter(TableWriter):
         text = "\n".join([signature, *[line for body in bodies for line in body], *end, "}"])
         helpers = "#include <vector>\n\n" if self.heap else ""
         helpers += HELPERS + "\n" if self.blocked else ""
-        helpers += cpp_bands.HELPERS + "\n" if self.turns else ""
+        helpers += TURNING + "\n" if self.turns else ""
         helpers += CHOICE + "\n" if self.chooses else ""
         return Kernel(
             (helpers + text + "\n"), self.name, sorted(self.inputs), list(self.sizes), list(self.params)
@@ -72,20 +70,14 @@ class CppWriter(TableWriter):
         stage = Stage(self.s.sorted(self.s.axes(outside.axes)), [maximum])
         lines = self.group(Group([], None, [stage]), alone=True)
         lines = ["  // out of range: an IndexError", *lines, f"  if ({self.results[maximum]} > 0) return 1;"]
-        return ["  {", *_indent(lines), "  }"]
+        return ["  {", *indented(lines), "  }"]
 
     def group(self, group: Group, alone: bool) -> list[str]:
-        self.g = group
-        self.buffers: list[tuple[str, str, str]] = []
-        self.results: dict[Expr, str] = {}
-        self.row = Scope([], [[]], [[]], [{}])
-        self.buffered: dict[Expr, str] = {}
-        self.row_pointers: dict[str, str] = {}
+        self.begin_group(group)
         self.find_band(group)
         levels = len(group.rows) + (group.tile is not None)
         self.lone_row = group.rows[0] if levels == 1 and group.rows and self.band is None else None
         self.turns = self.turns or self.band is not None
-        self.keeping, self.number = [set()], 0
         tables = self.find_tables(group)
         self.keeping = [self.to_keep(group, k) for k in range(len(group.stages))]
         stages = [self.stage(s, k) for k, s in enumerate(group.stages)]
@@ -93,7 +85,7 @@ class CppWriter(TableWriter):
         head: list[str] = []
         if self.band is not None:
             n = self.axis_size(self.band)
-            head.append(f"const int64_t bands = ({n} + {cpp_bands.BAND - 1}) / {cpp_bands.BAND};")
+            head.append(f"const int64_t bands = ({n} + {BAND - 1}) / {BAND};")
             rows = [*rows, "bands"]
         if group.tile is not None:
             n = self.axis_size(group.tile)
@@ -112,8 +104,8 @@ class CppWriter(TableWriter):
         parallel = bool(rows)
         if not parallel:
             body = [*self.declared(), *tables, *inner]
-            return [*_indent(head), *_indent(body if alone else ["{", *_indent(body), "}"])]
-        loop = ["for (int64_t row = 0; row < rows; ++row) {", *_indent(inner), "}"]
+            return [*indented(head), *indented(body if alone else ["{", *indented(body), "}"])]
+        loop = ["for (int64_t row = 0; row < rows; ++row) {", *indented(inner), "}"]
         head.append(f"const int64_t rows = {total};")
         condition = f"if ({work} > {self.plan.grain})"
         if self.buffers:
@@ -121,13 +113,13 @@ class CppWriter(TableWriter):
             body = [
                 f"#pragma omp parallel {condition}",
                 "{",
-                *_indent([*declarations, *tables, "#pragma omp for", *loop]),
+                *indented([*declarations, *tables, "#pragma omp for", *loop]),
                 "}",
             ]
         else:
             body = [f"#pragma omp parallel for {condition}", *loop]
         lines = [*head, *body]
-        return _indent(lines if alone else ["{", *_indent(lines), "}"])
+        return indented(lines if alone else ["{", *indented(lines), "}"])
 
     def declared(self) -> list[str]:
         """Buffers: of a known size on the stack, else on the heap, one for each thread."""
@@ -175,7 +167,7 @@ class CppWriter(TableWriter):
 
     def stage(self, stage: Stage, number: int) -> list[str]:
         self.count_uses(stage)
-        self.number = number
+        self.at = number
         self.begin(stage)
         for item in stage.items:
             if isinstance(item, Store):
@@ -184,48 +176,6 @@ class CppWriter(TableWriter):
                 self.reduction(item)
         self.buffered.update(self.new_kept)
         return self.nest(stage)
-
-    def nest(self, stage: Stage) -> list[str]:
-        """The loops of a stage around what was written for them."""
-        scope, depth = self.scope, len(stage.loops)
-        if depth == 0:
-            return [*scope.lines[0], *scope.tails[0]]
-        vector = stage.loops[-1]
-        body = scope.lines[depth]
-        clause = "".join(f" reduction({op}:{', '.join(v)})" for op, v in self.clauses.items())
-        if self.is_short(vector):
-            inner = [f"for (int64_t j = 0; j < {self.axis_size(vector)}; ++j) {{", *_indent(body), "}"]
-            return self.around(stage, [*self.before_block, *inner, *self.after_block])
-        inner = [f"#pragma omp simd{clause}", "for (int64_t j = 0; j < count; ++j) {", *_indent(body), "}"]
-        inner = inner if body else []
-        inner = [*self.before_block, *inner, *self.after_block]
-        if vector is not self.g.tile:
-            n = self.axis_size(vector)
-            block = self.plan.block
-            inner = [
-                f"for (int64_t start = 0; start < {n}; start += {block}) {{",
-                f"  const int64_t count = std::min<int64_t>({block}, {n} - start);",
-                *_indent(inner),
-                "}",
-            ]
-        elif self.before_block or self.after_block:
-            inner = ["{", *_indent(inner), "}"]
-        return self.around(stage, inner)
-
-    def around(self, stage: Stage, inner: list[str]) -> list[str]:
-        """The outer loops of a stage."""
-        scope, depth = self.scope, len(stage.loops)
-        lines = [*scope.lines[depth - 1], *inner, *scope.tails[depth - 1]]
-        for level in range(depth - 2, -1, -1):
-            axis = stage.loops[level]
-            name = self.axis_name(axis)
-            loop = [
-                f"for (int64_t {name} = 0; {name} < {self.axis_size(axis)}; ++{name}) {{",
-                *_indent(lines),
-                "}",
-            ]
-            lines = [*scope.lines[level], *loop, *scope.tails[level]]
-        return lines
 
     def store(self, store: Store) -> None:
         depth = len(self.scope.axes)
@@ -343,7 +293,3 @@ class CppWriter(TableWriter):
         if stays:
             test = f"({test}) | ({value} != {value})"
         return f"{{ const auto {value} = {bare(body)}; {target} = ({test}) ? {value} : {target};{noted} }}"
-
-
-def _indent(lines: list[str]) -> list[str]:
-    return [f"  {line}" for line in lines]

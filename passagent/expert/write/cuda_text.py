@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from passagent.expert.choices import Plan
-from passagent.expert.lower.dtypes import HALVES
-from passagent.expert.lower.expressions import Axis, Expr, parts
+from passagent.expert.lower.expressions import HALVES, Axis, Expr, parts
 from passagent.expert.lower.region import deciding
 from passagent.expert.lower.symbolic_sizes import Unsupported
 from passagent.expert.schedule.block_axes import block_form
@@ -46,7 +44,7 @@ def generate(
     decisive = {*parts(*exprs)} if schedule.trace.decisive else deciding(exprs)
     for number, group in enumerate(schedule.groups):
         own_name = name if len(schedule.groups) == 1 else f"{name}_part{number + 1}"
-        writer = TritonWriter(schedule, own_name, names, outputs, Plan())
+        writer = TritonWriter(schedule, own_name, names, outputs)
         writer.sizes, writer.params, writer.inputs, writer.decisive = sizes, params, inputs, decisive
         written.append(writer.part(group, alone=len(schedule.groups) == 1))
     texts = [*(t for s in shapes for t in s), *schedule.trace.guards, *sizes]
@@ -98,10 +96,6 @@ class TritonWriter(TritonValues):
     def part(self, group: Group, alone: bool) -> Part:
         """The code of a group: the kernel itself where it is `alone`, else a function of its program."""
         self.g = group
-        self.lines: list[str] = []
-        self.indent = 1
-        self.scopes: list[dict[Expr, str]] = [{}]
-        self.results: dict[Expr, str] = {}
         self.form = form = block_form(self.s, group)
         self.vector, self.cross, self.joined = form.vector, form.cross, form.joined
         self.unit = "(1,)" if form.kind == "flat" else "(1, 1)"
@@ -116,10 +110,10 @@ class TritonWriter(TritonValues):
             self.stage_lines(stage)
         if form.kind == "flat" and form.limit:
             self.lines[start - 1 :] = self._last_apart(self.lines[start - 1], self.lines[start:])
-        rows = [self._host(a) for a in form.rows]
+        rows = [str(a.size) for a in form.rows]
         along = self.joined or ([self.vector] if self.vector is not None else [])
-        lanes = product(self._host(a) for a in along)
-        height = product([self._host(self.cross)]) if self.cross is not None else ""
+        lanes = product(str(a.size) for a in along)
+        height = product([str(self.cross.size)]) if self.cross is not None else ""
         hints = (
             self.s.volume(form.rows),
             self.s.volume(along),
@@ -172,9 +166,6 @@ class TritonWriter(TritonValues):
         read = sum(BYTES.get(e.dtype, 4) * self.s.volume(self.s.axes(e.axes)) for e in group.loads)
         whole = [s for s in group.stores if s.partial is None]
         return read + sum(BYTES.get(s.expr.dtype, 4) * self.s.volume(self.s.store_axes(s)) for s in whole)
-
-    def _host(self, axis: Axis) -> str:
-        return self.s.trace.text(axis.size)
 
     def prologue(self, program: str) -> None:
         """Write which rows and lanes are the program's."""

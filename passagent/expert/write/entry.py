@@ -67,13 +67,6 @@ def named(region: Region, family: Family) -> dict[str, Any]:
     return args
 
 
-def view_route(family: Family) -> Route:
-    """Views need no kernel: the wrapper takes them itself, without the operators that do nothing."""
-    region, body = family.regions[0], view_lines(family)
-    inputs = [family.names[i] for i in region.inputs]
-    return Route(identifier(region), inputs, used_in(family, body), [], moves=body)
-
-
 def used_in(family: Family, lines: list[str]) -> list[str]:
     """Parameters of the pattern that the lines name."""
     return mentioned([p.name for p in family.parameters], lines)
@@ -101,13 +94,9 @@ def matching(families: Sequence[Family], graphs: Sequence[fx.Graph]) -> list[boo
     for graph in map(copy.deepcopy, graphs):
         for number, loaded in enumerate(passes):
             while (match := first_match(loaded.pattern_graph, graph)) is not None:
-                replace_match(graph, loaded, match, replacement=_call)
+                replace_match(graph, loaded, match, replacement=lambda b: (_replaced, tuple(b.values())))
                 matches[number] = True
     return matches
-
-
-def _call(bindings: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
-    return _replaced, tuple(bindings.values())
 
 
 def _replaced(*_: Any) -> None:
@@ -140,12 +129,7 @@ def kind(route: Route) -> str:
 
 
 def identifier(region: Region) -> str:
-    words = [w for w in re.sub(r"\W+", " ", title(region)).split() if w]
-    return "_".join(["fused", *words])
-
-
-def pass_name(name: str) -> str:
-    return "Fuse" + "".join(w.capitalize() for w in name.removeprefix("fused_").split("_"))
+    return "_".join(["fused", *re.findall(r"\w+", title(region))])
 
 
 def ways(route: Route) -> list[list[Variant]]:
@@ -323,7 +307,8 @@ def pass_files(routes: list[tuple[Family, Route]], plan: Plan, target: str) -> d
         imports.append(f"from passagent.kernels import {'triton' if target == 'cuda' else 'cpp'}_kernel")
     if any("libdevice." in line for line in host):
         imports.append("from triton.language.extra import libdevice")
-    names = [pass_name(route.name) for _, route in routes]
+    stems = [route.name.removeprefix("fused_").split("_") for _, route in routes]
+    names = ["Fuse" + "".join(map(str.capitalize, stem)) for stem in stems]
     if not is_single:
         doc = f'"""The kernels and the wrapper that the passes {", ".join(names)} share."""'
         files[f"{entry}_kernels.py"] = _file([doc, "", *imports, *host])

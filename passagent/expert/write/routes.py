@@ -37,7 +37,7 @@ class Variant:
     """The input that each of the region's results is, written in place; empty: an output."""
     before: list[Variant] = field(default_factory=list)
     """Variants that run first: their outputs are inputs of the next ones, and of this
-    (long_reductions.py)."""
+    (block_axes.py)."""
     buffers: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """The outputs' names as inputs of the next kernels, and their shapes in the example."""
     library: dict[str, tuple[int, ...]] = field(default_factory=dict)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from passagent.expert.choices import Plan
-from passagent.expert.lower.dtypes import HALVES
-from passagent.expert.lower.expressions import Axis, Expr, parts
+from passagent.expert.lower.expressions import HALVES, Axis, Expr, parts
 from passagent.expert.schedule.parts import Mono, Stage, Store
 from passagent.expert.schedule.schedule import Schedule
 from passagent.expert.write import wording
@@ -95,22 +93,21 @@ def spoken(code: str) -> set[str]:
 
 
 class Writer:
-    """The state that both targets' writers keep while they write a kernel."""
+    """The state that both targets' writers keep while they write a kernel, and what they write alike."""
 
-    buffered: dict[Expr, str]
-    tables: dict[Expr, str]
+    emit: Callable[[Expr, int], str]
+    number: Callable[[float, str], str]
+    index_text: Callable[[Axis], str]
 
-    def __init__(
-        self, schedule: Schedule, name: str, names: list[str], outputs: list[str], plan: Plan
-    ) -> None:
-        self.s, self.name, self.names, self.plan = schedule, name, names, plan
-        self.outputs = outputs
+    def __init__(self, schedule: Schedule, name: str, names: list[str], outputs: list[str]) -> None:
+        self.s, self.name, self.names, self.outputs = schedule, name, names, outputs
         self.sizes: dict[str, str] = {}
         self.params: dict[str, None] = {}
         self.inputs: dict[int, str] = {}
-        self.tables = {}
+        self.results: dict[Expr, str] = {}
+        self.buffered: dict[Expr, str] = {}
+        self.tables: dict[Expr, str] = {}
         self.counts = dict.fromkeys([*names, *outputs], 1)
-        self.blocked = self.heap = self.chooses = self.turns = False
         self.lone_row: Axis | None = None
         """The axis whose index is the row's number."""
 
@@ -168,6 +165,34 @@ class Writer:
         if e.kind == "load":
             return f"{self.names[e.data]}_v"
         return wording.stem(e)
+
+    def depth(self, e: Expr) -> int:
+        """Loops that an expression needs."""
+        return 0
+
+    def leaf(self, e: Expr) -> str | None:
+        """A number, a size, a parameter or an index; None for other expressions."""
+        match e.kind:
+            case "const":
+                return self.number(e.data, e.dtype)
+            case "size":
+                return parenthesised(self.mono(self.s.atoms(e.data)))
+            case "param":
+                self.params[e.data] = None
+                return str(e.data)
+            case "axis":
+                return self.index_text(next(iter(self.s.axes([e.data]))))
+        return None
+
+    def sum_of(
+        self, terms: dict[Axis, Mono], rest: list[tuple[Expr | None, Mono]], first: Iterable[str] = ()
+    ) -> str:
+        """The place that terms of an address and its rest add up to."""
+        walked = sorted(terms, key=self.s.order.index)
+        parts = [*first, *(self.scaled(self.index_text(axis), terms[axis]) for axis in walked)]
+        for e, mono in rest:
+            parts.append(self.mono(mono) if e is None else self.scaled(self.emit(e, self.depth(e)), mono))
+        return " + ".join(parts) or "0"
 
     def scaled(self, index: str, mono: Mono) -> str:
         if mono == (1, ()):
