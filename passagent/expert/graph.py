@@ -33,9 +33,14 @@ POOLS = {f"{kind}_pool{rank}d" for kind in ("avg", "max") for rank in (1, 2, 3)}
 
 CALL = "scaled_dot_product_attention"
 PRODUCTS = words("matmul bmm __matmul__")
-HEAVY = ALL_CONVOLUTIONS | PRODUCTS | {CALL}
-HEAVY |= words("linear addmm baddbmm mm einsum multi_head_attention_forward fold")
-HEAVY |= words("adaptive_max_pool2d max_pool2d_with_indices sort topk")
+HEAVY = (
+    ALL_CONVOLUTIONS
+    | PRODUCTS
+    | words(f"""
+    {CALL} linear addmm baddbmm mm einsum multi_head_attention_forward fold
+    adaptive_max_pool2d max_pool2d_with_indices sort topk
+""")
+)
 """Operators that a vendor library does better."""
 
 SLOW_ON = {"cpu": {"interpolate", *POOLS, *CONVOLUTIONS}, "cuda": set[str]()}
@@ -147,3 +152,18 @@ def is_free(node: fx.Node) -> bool:
     sources = list(value) if isinstance(value, tuple | list) else [value]
     ids = {s.untyped_storage()._cdata for s in sources if isinstance(s, torch.Tensor)}
     return all(isinstance(r, torch.Tensor) and r.untyped_storage()._cdata in ids for r in results)
+
+
+_MAKING = words("arange zeros ones full empty eye linspace tensor as_tensor")
+
+
+def on_host(graph: fx.Graph) -> set[fx.Node]:
+    """Nodes made without a device, and those computed only from them, until they are moved to one."""
+    host_nodes: set[fx.Node] = set()
+    for node in operators(graph):
+        moved = "device" in node.kwargs or any(isinstance(a, torch.device) for a in node.args)
+        sources = [a for a in node.all_input_nodes if isinstance(example(a), torch.Tensor)]
+        is_made = op_name(node) in _MAKING and not sources
+        if not moved and (is_made or (sources and all(a in host_nodes for a in sources))):
+            host_nodes.add(node)
+    return host_nodes

@@ -15,26 +15,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from passagent.expert.graph import (
-    CALL,
-    FREE_VIEWS,
-    IDENTITIES,
-    PRODUCTS,
-    argument,
-    example,
-    op_name,
-    words,
-)
-from passagent.expert.lower.call import (
-    Call,
-    arguments,
-    broadcast,
-    fit,
-    position,
-    regroup,
-    renamed,
-    wrap,
-)
+from passagent.expert.graph import CALL, FREE_VIEWS, IDENTITIES, PRODUCTS, argument, example, op_name, words
+from passagent.expert.lower.call import Call, arguments, broadcast, fit, position, regroup, renamed, wrap
 from passagent.expert.lower.expressions import ALONG, HALVES, Axis, Expr, Trace, Value, parts
 from passagent.expert.lower.formulas import where
 from passagent.expert.lower.region import Lowered, Parameter, Region, Types, lower_region
@@ -44,13 +26,14 @@ ONE_BLOCK = 128
 """Keys that are read at once, at most. More of them, without a mask, are the library's work."""
 _VIEWS = FREE_VIEWS | IDENTITIES | {"half", "bfloat16", "type", "repeat_interleave", "repeat"}
 """Operators that read at other indices or in another type."""
-_BEHIND = FREE_VIEWS - words("getitem chunk split tensor_split unbind select narrow")
-_BEHIND |= words("contiguous dropout")
+_BEHIND = FREE_VIEWS - words("getitem chunk split tensor_split unbind select narrow") | {
+    "contiguous",
+    "dropout",
+}
 """Operators that only move the result."""
 _NUMBERS = {"mul", "div", "truediv", "imul", "itruediv", "__mul__", "__truediv__"}
 """Operators that scale queries or keys by a number."""
-_BIAS = _VIEWS | _NUMBERS
-_BIAS |= {"add", "sub", "rsub", "iadd", "masked_fill", "where", "eq", "ne", "invert", "logical_not"}
+_BIAS = _VIEWS | _NUMBERS | words("add sub rsub iadd masked_fill where eq ne invert logical_not")
 """Operators that are computed anew for each head where they make a bias or mask."""
 _SCORES = _BIAS | {"masked_fill_", "add_", "mul_", "div_", "tanh", "clamp", "maximum", "nan_to_num"}
 """Operators on the scores between the first product and the softmax."""
@@ -282,8 +265,8 @@ def _heads(value: Value) -> Value:
 def _finished(low: _Lowering, lowered: Lowered, n: int) -> Attention:
     """All over present axes. Raises Unsupported for what the kernel's form does not hold."""
     t, (output,) = lowered.trace, lowered.outputs
-    if low.score is None or low.weight is None:
-        raise Unsupported("matmul", "is no attention")
+    assert low.score is not None
+    assert low.weight is not None
     query, key, value = map(t.resolve, low.operands)
     if any(e.dtype not in {*HALVES, "float32"} for e in (query, key, value)):
         raise Unsupported("matmul", f"attention in {query.dtype} is left to the library")

@@ -285,15 +285,10 @@ def read_at(value: Value, dim: int, axis: Axis | None, index: Expr) -> Value:
     return Value(dims, value.trace.substitute(value.expr, new))
 
 
-def read_along(value: Value, dim: int, size: Size, index: Callable[[Expr], Expr]) -> Value:
-    """The value whose dimension `dim` has another size and is read at a function of its index."""
-    axis = value.trace.axis(size)
-    return read_at(value, dim, axis, index(value.trace.index(axis)))
-
-
 def piece(value: Value, dim: int, start: Size, length: Size, step: Size = ONE) -> Value:
     """`length` elements along a dimension from `start` on, `step` apart."""
-    return read_along(value, dim, length, lambda i: i * step + start)
+    axis = value.trace.axis(length)
+    return read_at(value, dim, axis, value.trace.index(axis) * step + start)
 
 
 def position(trace: Trace, dim: Dim) -> Expr:

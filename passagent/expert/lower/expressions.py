@@ -59,9 +59,6 @@ class Axis:
     size: Size
     definition: Expr | None = None
 
-    def __repr__(self) -> str:
-        return f"i{self.number}:{self.size.text}"
-
 
 def _operator(op: str, is_swapped: bool = False) -> Callable[..., Any]:
     return lambda *args: apply(op, *(reversed(args) if is_swapped else args))

@@ -46,7 +46,7 @@ def complete(c: Call, input: Value, sizes: list[Size]) -> list[Size]:
     old = value.shape
     rest = [s for k, s in enumerate(sizes) if k not in holes]
     # Leading and trailing dimensions that stay cancel, which keeps the text of the free size short.
-    while old and rest and old[-1].hint == sizes[-1].hint != -1 and rest and sizes[-1] is rest[-1]:
+    if old and rest and old[-1].hint == sizes[-1].hint != -1:
         c.trace.equal(old[-1], rest[-1])
         return [*complete(c, Value(value.dims[:-1], value.expr), sizes[:-1]), sizes[-1]]
     if old and rest and old[0].hint == sizes[0].hint != -1:

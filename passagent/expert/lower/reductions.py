@@ -343,5 +343,5 @@ def _of_group(x: Any, m: Any, r: Any, gamma: Any, beta: Any) -> Any:
     return fma(scale, x, -scale * m if beta is None else fma(-scale, m, beta))
 
 
-_FORMS_ON_CUDA = {"layer_norm": _centred, "group_norm": _of_group, "instance_norm": _of_channel}
-_FORMS_ON_CUDA["batch_norm"] = _of_channel
+_FORMS_ON_CUDA = {"layer_norm": _centred, "group_norm": _of_group}
+_FORMS_ON_CUDA |= dict.fromkeys(("instance_norm", "batch_norm"), _of_channel)

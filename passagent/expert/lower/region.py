@@ -178,11 +178,7 @@ def lower_region(
 
 def has_any(region: Region, dtypes: set[torch.dtype]) -> bool:
     """Tell whether a tensor of the region has one of these dtypes."""
-    return any(
-        example(n).dtype in dtypes
-        for n in [*region.inputs, *region.nodes]
-        if isinstance(example(n), torch.Tensor)
-    )
+    return any(_dtype(node) in dtypes for node in [*region.inputs, *region.nodes])
 
 
 def _dtype(node: fx.Node) -> torch.dtype | None:

@@ -49,8 +49,15 @@ class Schedule:
         self.merged: dict[Axis, Axis] = {}
         self.addresses: dict[Any, Address] = {}
         self.bare: set[Axis] = set()
+        self._seen: set[Expr] = set()
         self.stores = [settled(trace, store) for store in [*self._stores(outputs), *stores]]
-        self._read_addresses()
+        for store in self.stores:
+            if store.partial is None:
+                self.addresses[id(store)] = self.linear(store.index, store.sizes)
+            self._visit(store.expr)
+        self.outside = list(map(trace.resolve, trace.outside))
+        for e in self.outside:
+            self._visit(e)
         self._merge()
         self.order = self._order()
         self.groups = [self._group(stores) for stores in self._grouped()]
@@ -58,12 +65,11 @@ class Schedule:
     # addresses
 
     def _stores(self, outputs: list[Value]) -> list[Store]:
-        t, stores = self.trace, []
+        stores = []
         for number, output in enumerate(outputs):
             value = output.refresh()
-            sizes = value.shape
-            index = [position(t, d) for d in value.dims]
-            stores += self._split(Store(number, index, sizes, t.resolve(value.expr)))
+            index = [position(self.trace, d) for d in value.dims]
+            stores += self._split(Store(number, index, value.shape, value.expr))
         return stores
 
     def _split(self, store: Store) -> list[Store]:
@@ -137,33 +143,20 @@ class Schedule:
                 address.rest.append((e, factor))
             else:
                 address.terms[e.data] = factor
-        elif e.kind == "const":
-            if e.data:
-                address.rest.append((None, self.times(factor, (e.data, ()))))
-        elif e.kind == "size":
-            address.rest.append((None, self.times(factor, self.atoms(e.data))))
+        elif e.kind in {"const", "size"}:
+            if e.data != 0:
+                address.rest.append((None, self.times(factor, self._factor(e))))
         elif e.data == "index_add":
             for a in e.args:
                 self._expand(address, a, factor)
-        elif e.data == "index_mul" and e.args[1].kind in {"const", "size"}:
-            self._expand(address, e.args[0], self.times(factor, self._factor(e.args[1])))
-        elif e.data == "index_mul" and e.args[0].kind in {"const", "size"}:
-            self._expand(address, e.args[1], self.times(factor, self._factor(e.args[0])))
+        elif e.data == "index_mul" and any(a.kind in {"const", "size"} for a in e.args):
+            a, n = e.args if e.args[1].kind in {"const", "size"} else reversed(e.args)
+            self._expand(address, a, self.times(factor, self._factor(n)))
         else:
             address.rest.append((e, factor))
 
     def _factor(self, e: Expr) -> Mono:
         return (e.data, ()) if e.kind == "const" else self.atoms(e.data)
-
-    def _read_addresses(self) -> None:
-        self._seen: set[Expr] = set()
-        for store in self.stores:
-            if store.partial is None:
-                self.addresses[id(store)] = self.linear(store.index, store.sizes)
-            self._visit(store.expr)
-        self.outside = list(map(self.trace.resolve, self.trace.outside))
-        for e in self.outside:
-            self._visit(e)
 
     def _visit(self, e: Expr) -> None:
         if e in self._seen:
@@ -198,7 +191,12 @@ class Schedule:
             pair = next((two for two in permutations(now, 2) if self._mergeable(*two, reduces)), None)
             if pair is None:
                 return
-            self._join(*pair)
+            axis = self.trace.axis(pair[0].size * pair[1].size)
+            self.merged |= dict.fromkeys(pair, axis)
+            for terms in (address.terms for address in self.addresses.values()):
+                if pair[1] in terms:
+                    terms[axis] = terms.pop(pair[1])
+                    del terms[pair[0]]
 
     def _mergeable(self, a: Axis, b: Axis, reduces: list[Expr]) -> bool:
         if a in self.bare or b in self.bare:
@@ -207,12 +205,9 @@ class Schedule:
         met = False
         for address in self.addresses.values():
             x, y = address.terms.get(a), address.terms.get(b)
-            if (x is None) != (y is None):
+            if x != (None if y is None else self.times(y, inner)):
                 return False
-            if x is not None and y is not None:
-                met = True
-                if x != self.times(y, inner):
-                    return False
+            met = met or x is not None
         sides = [(r.data[1], r.axes) for r in reduces]
         sides += [(s.partial[1], s.axes - set(s.partial[1])) for s in self.stores if s.partial]
         for along, across in sides:
@@ -220,14 +215,6 @@ class Schedule:
             if (a in bound) != (b in bound) or (a in free) != (b in free):
                 return False
         return met
-
-    def _join(self, a: Axis, b: Axis) -> None:
-        axis = self.trace.axis(a.size * b.size)
-        self.merged[a] = self.merged[b] = axis
-        for address in self.addresses.values():
-            if b in address.terms:
-                address.terms[axis] = address.terms.pop(b)
-                del address.terms[a]
 
     def hint(self, mono: Mono) -> int:
         return mono[0] * math.prod(self.trace.hints.get(t, 1) for t in mono[1])

@@ -267,7 +267,7 @@ def attention_kernel(
     heads, rows, columns = (schedule.volume(axes) for axes in sides.values())
     moved = 4 * heads * (rows + columns) * schedule.volume(writer.deep)
     hints = (heads, columns, rows, moved)
-    part = Part(name, writer.lines, [host["heads"]], host["columns"], False, KIND, host["rows"], "", hints)
+    part = Part(writer.lines, [host["heads"]], host["columns"], False, KIND, host["rows"], "", hints)
     padded = {"DEPTH": writer.deep, "WIDTH": writer.width}
     part.padded = {key: product(str(a.size) for a in axes) for key, axes in padded.items()}
     part.stages = stages
@@ -275,6 +275,5 @@ def attention_kernel(
     texts = [*shape, *low.trace.guards, *writer.sizes, *host.values(), *part.padded.values()]
     writer.params.update(dict.fromkeys(mentioned(parameters, texts)))
     arguments = [*names, *writer.params, "out", *writer.sizes.values()]
-    source = part.text("triton.jit", [*arguments, *part.numbers("")])
-    used = list(range(len(names)))
-    return TritonKernel(source, name, used, list(writer.sizes), list(writer.params), [part]), shape
+    used, sizes = list(range(len(names))), list(writer.sizes)
+    return TritonKernel("", name, used, sizes, list(writer.params), [part], arguments), shape

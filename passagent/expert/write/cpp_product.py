@@ -31,7 +31,7 @@ _SOURCE = """\
 typedef float lanes __attribute__((vector_size(64)));
 typedef float loose __attribute__((vector_size(64), aligned(4)));
 typedef int32_t places __attribute__((vector_size(64)));
-constexpr int LANES = 16, WIDE = 32, ROWS = 8, DEEP = 256, TALL = {tall};
+constexpr int LANES = 16, WIDE = 32, ROWS = 8, DEEP = 256, TALL = 128;
 {epilogue}
 // 16 rows of 16 become columns: halves change places, then quarters, and so on.
 template <int STEP> static inline void turn(lanes* rows) {{
@@ -128,7 +128,6 @@ void {name}(const float* x, const float* w, {bias}float* out, int64_t rows, int6
   }}
 }}
 """
-_TALL = 128
 _PARALLEL = re.compile(r"^\s*#pragma omp parallel.*\n", re.MULTILINE)
 _GRAIN = 8
 """Multiplications that take as long as an element of other loops does."""
@@ -162,7 +161,6 @@ def product_variant(region: Region, name: str, parameters: int, plan: Plan) -> V
     epilogue, behind = _epilogue(region, plan) if len(region.nodes) > 1 else ("", "")
     source = _SOURCE.format(
         name=name,
-        tall=_TALL,
         epilogue=epilogue,
         behind=behind,
         grain=plan.grain * _GRAIN,

@@ -6,7 +6,7 @@ from passagent.expert.lower.expressions import FLOATING, HALVES, Expr, parts
 from passagent.expert.schedule.parts import Group, Stage, Store
 from passagent.expert.write.cpp_bands import BAND, TURNING, BandWriter
 from passagent.expert.write.cpp_values import indented
-from passagent.expert.write.writer import Kernel, bare, cost, mentioned, parenthesised, wrapped
+from passagent.expert.write.writer import Kernel, bare, cost, decoded, mentioned, parenthesised, wrapped
 
 HELPERS = """\
 // Rows of T as float: float32 in place, 16-bit types through a buffer.
@@ -81,44 +81,36 @@ class CppWriter(BandWriter):
         tables = self.find_tables(group)
         self.keeping = [self.to_keep(group, k) for k in range(len(group.stages))]
         stages = [self.stage(s, k) for k, s in enumerate(group.stages)]
-        rows = [self.axis_size(a) for a in group.rows if a is not self.band]
-        head: list[str] = []
+        parts = [(self.axis_name(a), self.axis_size(a)) for a in group.rows if a is not self.band]
+        head, bounds, block = list[str](), list[str](), self.plan.block
         if self.band is not None:
             n = self.axis_size(self.band)
             head.append(f"const int64_t bands = ({n} + {BAND - 1}) / {BAND};")
-            rows = [*rows, "bands"]
+            parts.append(("band", "bands"))
         if group.tile is not None:
             n = self.axis_size(group.tile)
-            head.append(f"const int64_t tiles = ({n} + {self.plan.block - 1}) / {self.plan.block};")
-            rows = [*rows, "tiles"]
-        total = " * ".join(rows) or "1"
+            head.append(f"const int64_t tiles = ({n} + {block - 1}) / {block};")
+            parts.append(("tile", "tiles"))
+            bounds.append(f"const int64_t start = tile * {block};")
+            bounds.append(f"const int64_t count = std::min<int64_t>({block}, {n} - start);")
         walks = ([*group.rows, *stage.loops] for stage in reversed(group.stages))
         work = " * ".join(self.axis_size(a) for a in max(walks, key=self.s.volume, default=[])) or "1"
-        inner = list(self.row.lines[0])
-        for lines in stages:
-            inner += lines
+        inner = [*self.row.lines[0], *(line for lines in stages for line in lines)]
         if self.band is not None:
             inner = self.banded(group, inner)
-        if group.rows or group.tile is not None:
-            inner = [*self.decode(group), *inner]
-        parallel = bool(rows)
-        if not parallel:
-            body = [*self.declared(), *tables, *inner]
-            return [*indented(head), *indented(body if alone else ["{", *indented(body), "}"])]
-        loop = ["for (int64_t row = 0; row < rows; ++row) {", *indented(inner), "}"]
-        head.append(f"const int64_t rows = {total};")
-        condition = f"if ({work} > {self.plan.grain})"
-        if self.buffers:
-            declarations = self.declared()
-            body = [
-                f"#pragma omp parallel {condition}",
-                "{",
-                *indented([*declarations, *tables, "#pragma omp for", *loop]),
-                "}",
-            ]
-        else:
-            body = [f"#pragma omp parallel for {condition}", *loop]
-        lines = [*head, *body]
+        indices = decoded("row", [(name, parenthesised(size)) for name, size in parts], "/")
+        named = [f"const int64_t {name} = {text};" for name, text in indices if name != "row"]
+        inner = [*named, *bounds, *inner]
+        before = [*self.declared(), *tables]
+        lines = [*before, *inner]
+        if parts:
+            loop = ["for (int64_t row = 0; row < rows; ++row) {", *indented(inner), "}"]
+            head.append(f"const int64_t rows = {' * '.join(size for _, size in parts)};")
+            condition = f"if ({work} > {self.plan.grain})"
+            lines = [*head, f"#pragma omp parallel for {condition}", *loop]
+            if self.buffers:
+                whole = indented([*before, "#pragma omp for", *loop])
+                lines = [*head, f"#pragma omp parallel {condition}", "{", *whole, "}"]
         return indented(lines if alone else ["{", *indented(lines), "}"])
 
     def declared(self) -> list[str]:
@@ -127,27 +119,6 @@ class CppWriter(BandWriter):
         return [
             f"{t} {n}[{c}];" if c.isdigit() else f"std::vector<{t}> {n}({c});" for n, t, c in self.buffers
         ]
-
-    def decode(self, group: Group) -> list[str]:
-        """The indices of a row from its number."""
-        lines, rest = [], "row"
-        parts = [(self.axis_name(a), self.axis_size(a)) for a in group.rows if a is not self.band]
-        if self.band is not None:
-            parts.append(("band", "bands"))
-        if group.tile is not None:
-            parts.append(("tile", "tiles"))
-        for position, (name, size) in enumerate(reversed(parts)):
-            if name == "row":
-                continue
-            last = position == len(parts) - 1
-            value = rest if last else f"{rest} % {parenthesised(size)}"
-            lines.append(f"const int64_t {name} = {value};")
-            rest = f"{rest} / {parenthesised(size)}"
-        if group.tile is not None:
-            n = self.axis_size(group.tile)
-            lines.append(f"const int64_t start = tile * {self.plan.block};")
-            lines.append(f"const int64_t count = std::min<int64_t>({self.plan.block}, {n} - start);")
-        return lines
 
     def to_keep(self, group: Group, number: int) -> set[Expr]:
         """Costly values of stage `number` that a later stage over the same loops needs again."""
@@ -182,17 +153,16 @@ class CppWriter(BandWriter):
         address = self.s.addresses[id(store)]
         if self.copied(store):
             return
+        value, body = bare(self.emit(self.unrounded(store), depth)), self.scope.lines[depth]
         if id(store) in self.turned:
-            value = self.emit(self.unrounded(store), depth)
-            self.scope.lines[depth].append(f"{self.turned_element(id(store))} = {bare(value)};")
+            body.append(f"{self.turned_element(id(store))} = {value};")
             return
-        value = self.emit(self.unrounded(store), depth)
         name, dtype = self.outputs[store.out], store.expr.dtype
         if self.apart(dtype) and not self.walks(address):
             buffer = self.fresh(f"{name}_values")
             lines, (element, _) = self.aside(lambda: self.pointer(name, dtype, address, const=False))
             self.before_block.append(f"{self.vtype(dtype)} {buffer}[{self.plan.block}];")
-            self.scope.lines[depth].append(f"{buffer}[j] = {bare(value)};")
+            body.append(f"{buffer}[j] = {value};")
             self.after_block += self.element_loop([*lines, f"{element} = {buffer}[j];"])
             return
         pointer, unit = self.pointer(name, dtype, address, const=False)
@@ -204,16 +174,15 @@ class CppWriter(BandWriter):
                 f"float* {row} = room({pointer} + start, {buffer});",
             ]
             self.after_block.append(f"put({pointer} + start, {row}, count);")
-            self.scope.lines[depth].append(f"{row}[j] = {bare(value)};")
+            body.append(f"{row}[j] = {value};")
         else:
-            self.scope.lines[depth].append(f"{pointer} = {bare(value)};")
+            body.append(f"{pointer} = {value};")
 
     def copied(self, store: Store) -> bool:
         """Elements that are only moved, in runs, are copied as they are."""
         e, to = store.expr, self.s.addresses[id(store)]
-        if e.kind != "load" or self.uses.get(e, 0) > 1:
-            return False
-        if not (self.walks(to) and self.walks(self.s.addresses[e])):
+        is_moved = e.kind == "load" and self.uses.get(e, 0) <= 1
+        if not (is_moved and self.walks(to) and self.walks(self.s.addresses[e])):
             return False
         self.inputs[e.data] = e.dtype
         source = self.pointer(self.names[e.data], e.dtype, self.s.addresses[e], const=True)[0]
@@ -227,12 +196,9 @@ class CppWriter(BandWriter):
         loops = self.scope.axes
         body = self.emit(r.args[0], len(loops))
         kind, vtype = ("max" if name in {"max", "softmax_max"} else name), self.vtype(r.dtype)
-        stays = self.sees_nan(r)
-        start = {
-            "sum": "0",
-            "max": f"-std::numeric_limits<{vtype}>::infinity()",
-            "min": f"std::numeric_limits<{vtype}>::infinity()",
-        }[kind]
+        made_of = r.args[0].args[0] if r.args[0].data == "cast" else r.args[0]
+        stays = self.keeps_nan(name, r.dtype) and made_of.dtype in FLOATING  # a NaN that may be there
+        start = "0" if kind == "sum" else f"{'-' * (kind == 'max')}std::numeric_limits<{vtype}>::infinity()"
         if vtype == "int64_t" and kind != "sum":
             start = f"std::numeric_limits<int64_t>::{'lowest' if kind == 'max' else 'max'}()"
         stem = {"softmax_max": "top"}.get(name, name)
@@ -277,11 +243,6 @@ class CppWriter(BandWriter):
         if wide:
             self.results[r] = self.buffer(free, vtype, f"{stem}s")
             self.scope.tails[0].append(f"std::copy_n(&{buffer}[0], {size}, &{self.results[r]}[0]);")
-
-    def sees_nan(self, r: Expr) -> bool:
-        """Tell whether a reduction keeps a NaN that may be among what it is made of."""
-        e = r.args[0].args[0] if r.args[0].data == "cast" else r.args[0]
-        return self.keeps_nan(r.data[0], r.dtype) and e.dtype in FLOATING
 
     def update(self, kind: str, target: str, body: str, stays: bool, flag: str = "") -> str:
         """Take another value into a reduction, in which NaN `stays`, or is noted in `flag`."""

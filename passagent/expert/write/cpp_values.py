@@ -276,16 +276,11 @@ class ValueWriter(Writer):
         where = self.sum_of(terms, address.rest)
         if not unit:
             return f"{name}[{where}]", False
-        level_key = f"{name} + {where}"
-        if where == "0":
-            row = name
-        elif level == 0 and level_key in self.row_pointers:
-            row = self.row_pointers[level_key]
-        elif level_key in self.pointers:
-            row = self.pointers[level_key]
-        else:
-            row = self.fresh(f"{name}_row")
-            (self.row_pointers if level == 0 else self.pointers)[level_key] = row
+        pointers = self.pointers if level else self.row_pointers
+        key = f"{name} + {where}"
+        row = name if where == "0" else pointers.get(key, "")
+        if not row:
+            row = pointers[key] = self.fresh(f"{name}_row")
             qualifier = "const " if const else ""
             self.scope.lines[level].append(f"{qualifier}{self.ctype(dtype)}* {row} = {name} + {where};")
         if dtype in HALVES:
@@ -365,14 +360,9 @@ class ValueWriter(Writer):
         """The outer loops of a stage."""
         scope, depth = self.scope, len(stage.loops)
         lines = [*scope.lines[depth - 1], *inner, *scope.tails[depth - 1]]
-        for level in range(depth - 2, -1, -1):
-            axis = stage.loops[level]
-            name = self.axis_name(axis)
-            loop = [
-                f"for (int64_t {name} = 0; {name} < {self.axis_size(axis)}; ++{name}) {{",
-                *indented(lines),
-                "}",
-            ]
+        for level in reversed(range(depth - 1)):
+            name, size = self.axis_name(stage.loops[level]), self.axis_size(stage.loops[level])
+            loop = [f"for (int64_t {name} = 0; {name} < {size}; ++{name}) {{", *indented(lines), "}"]
             lines = [*scope.lines[level], *loop, *scope.tails[level]]
         return lines
 

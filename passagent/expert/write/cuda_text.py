@@ -42,9 +42,8 @@ def generate(
     inputs: dict[int, str] = {}
     exprs = [e for store in schedule.stores for e in (store.expr, *store.index)]
     decisive = {*parts(*exprs)} if schedule.trace.decisive else deciding(exprs)
-    for number, group in enumerate(schedule.groups):
-        own_name = name if len(schedule.groups) == 1 else f"{name}_part{number + 1}"
-        writer = TritonWriter(schedule, own_name, names, outputs)
+    for group in schedule.groups:
+        writer = TritonWriter(schedule, name, names, outputs)
         writer.sizes, writer.params, writer.inputs, writer.decisive = sizes, params, inputs, decisive
         written.append(writer.part(group, alone=len(schedule.groups) == 1))
     texts = [*(t for s in shapes for t in s), *schedule.trace.guards, *sizes]
@@ -54,28 +53,7 @@ def generate(
     params.update(dict.fromkeys(mentioned(parameters, texts)))
     new_outputs = [name for name in outputs if name not in names]
     arguments = [*[names[k] for k in used], *params, *new_outputs, *sizes.values()]
-    return TritonKernel(_source(name, written, arguments), name, used, list(sizes), list(params), written)
-
-
-def _source(name: str, parts: list[Part], arguments: list[str]) -> str:
-    if len(parts) == 1:
-        return parts[0].text("triton.jit", [*arguments, *parts[0].numbers("")])
-    texts, numbers = [], list[str]()
-    lines, rest = ["    program = tl.program_id(0)"], "program"
-    for k, part in enumerate(parts):
-        own_numbers = part.numbers(str(k + 1))
-        numbers += [f"programs{k + 1}", *own_numbers] if k < len(parts) - 1 else own_numbers
-        used = part.used(arguments)
-        texts.append(part.text("triton.jit", ["program", *used, *part.numbers("")]))
-        pairs = zip(part.numbers(""), own_numbers, strict=True)
-        named = [f"{theirs.partition(':')[0]}={ours.partition(':')[0]}" for theirs, ours in pairs]
-        passed = [rest, *used, *named]
-        test = "else:" if k == len(parts) - 1 else f"{'if' if k == 0 else 'elif'} {rest} < programs{k + 1}:"
-        lines += [f"    {test}", f"        {part.name}({', '.join(passed)})"]
-        rest = f"{rest} - programs{k + 1}"
-    parameters = [*arguments, *sorted(numbers, key=lambda n: ":" in n)]
-    head = ["@triton.jit", f"def {name}({', '.join(parameters)}):"]
-    return "\n\n\n".join([*texts, "\n".join([*head, *lines])])
+    return TritonKernel("", name, used, list(sizes), list(params), written, arguments)
 
 
 def within(index: str, size: str, step: str) -> str:
@@ -122,7 +100,7 @@ class TritonWriter(TritonValues):
         )
         tiled = group.tile is not None
         loads = len(group.loads)
-        return Part(self.name, self.lines, rows, lanes, tiled, form.kind, height, form.limit, hints, loads)
+        return Part(self.lines, rows, lanes, tiled, form.kind, height, form.limit, hints, loads)
 
     def _load_ahead(self, group: Group) -> None:
         """Load before the first reduction, behind which a load waits for the memory once more.

@@ -108,7 +108,7 @@ _QUIET = words("""
     unsqueeze squeeze expand expand_as permute transpose
 """)
 _SPOKEN = {"iadd": "add", "imul": "mul", "isub": "sub", "truediv": "div", "itruediv": "div"}
-_SPOKEN |= {"adaptive_avg_pool2d": "pool"}
+_SPOKEN["adaptive_avg_pool2d"] = "pool"
 
 
 def title(region: Region) -> str:

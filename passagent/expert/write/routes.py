@@ -9,7 +9,7 @@ from typing import Any
 
 from passagent.expert.write.cuda_grid import grid, part_lines, part_numbers
 from passagent.expert.write.wording import before_divisions, conditions
-from passagent.expert.write.writer import Kernel, Part, TritonKernel, mentioned, spoken
+from passagent.expert.write.writer import Function, Kernel, Part, TritonKernel, mentioned
 from passagent.kernels.layout import Order
 
 
@@ -136,21 +136,15 @@ MOST_NAMED = 32
 def kernel_lines(route: Route, name: str) -> list[str]:
     """The plan `_plan<name>` and the kernel `name`; where there are variants, the plan chooses one."""
     several = len(route.variants) > 1
-    lines: list[str] = []
-    heads = []
+    lines, heads, constants = list[str](), list[Function](), dict[str, bool]()
     for k, v in enumerate(route.variants):
-        own_name = f"{name}{k + 1}" if several else name
-        kernel = v.kernel
-        text = kernel.source.replace(f"def {kernel.name}(", f"def {own_name}(")
-        functions = text.replace(f"{kernel.name}_part", f"{own_name}_part").split("\n\n\n")
-        if not several:
-            last = functions.pop().splitlines()
-        else:
-            parameters = _parameters(functions[-1])
-            functions[-1] = _trimmed(functions[-1])
-            heads.append((own_name, parameters, list(_parameters(functions[-1]))))
-        lines += [line for function in functions for line in ["", "", *function.splitlines()]]
-    constants: dict[str, bool] = {}
+        assert isinstance(v.kernel, TritonKernel)
+        *functions, head = v.kernel.functions(f"{name}{k + 1}" if several else name)
+        heads.append(head)
+        last = head.text()
+        if several:
+            functions.append(replace(head, parameters=head.used))
+        lines += [line for function in functions for line in ["", "", *function.text()]]
     if several:
         last, constants = _choosing(route, name, heads)
     plan = _plan(route, name, list(constants))
@@ -159,41 +153,21 @@ def kernel_lines(route: Route, name: str) -> list[str]:
     return [*lines, *plan, "", "", f"@triton_kernel({options})", *last]
 
 
-def _parameters(function: str) -> dict[str, bool]:
-    """Each parameter in a kernel's text, and whether it is a constant."""
-    return {p.partition(":")[0]: ":" in p for p in _inside(function).split(", ")}
-
-
-def _trimmed(function: str) -> str:
-    """A kernel's text without the parameters that it never uses."""
-    inside, used = _inside(function), spoken(function)
-    used_parameters = [p for p in inside.split(", ") if p.partition(":")[0] in used]
-    return function.replace(inside, ", ".join(used_parameters), 1)
-
-
-def _inside(function: str) -> str:
-    return function[function.index("(") + 1 : function.index("):")]
-
-
-def _choosing(
-    route: Route, name: str, heads: list[tuple[str, dict[str, bool], list[str]]]
-) -> tuple[list[str], dict[str, bool]]:
-    """The kernel that is one of the variants by its constant VARIANT, and its numbers.
-
-    `heads`: of each variant its name, its kernel's parameters, and those that it uses.
-    """
+def _choosing(route: Route, name: str, heads: list[Function]) -> tuple[list[str], dict[str, bool]]:
+    """The kernel that is one of the variants by its constant VARIANT, and its numbers."""
     passed = [*taken(route), *output_names(route.variants[0])]
     numbers: dict[str, bool] = {}
-    for _, parameters, _ in heads:
-        for parameter, constant in parameters.items():
-            if parameter not in passed:
-                numbers[parameter] = numbers.get(parameter, False) or constant
+    for parameter in [parameter for head in heads for parameter in head.parameters]:
+        number, constant, _ = parameter.partition(":")
+        if number not in passed:
+            numbers[number] = numbers.get(number, False) or bool(constant)
     texts = [f"{n}: tl.constexpr" for n in ["VARIANT", *(n for n, constant in numbers.items() if constant)]]
     texts = [*passed, *(n for n, constant in numbers.items() if not constant), *texts]
     lines = ["@triton.jit", f"def {name}({', '.join(texts)}):"]
-    for k, (kernel_name, _, used) in enumerate(heads):
+    for k, head in enumerate(heads):
+        used = [parameter.partition(":")[0] for parameter in head.used]
         test = "else:" if k == len(heads) - 1 else f"{'if' if k == 0 else 'elif'} VARIANT == {k}:"
-        lines += [f"    {test}", f"        {kernel_name}({', '.join(f'{p}={p}' for p in used)})"]
+        lines += [f"    {test}", f"        {head.name}({', '.join(f'{p}={p}' for p in used)})"]
     return lines, numbers
 
 

@@ -41,7 +41,6 @@ class Kernel:
 class Part:
     """A group's code in a Triton kernel, and host expressions for its rows and lanes."""
 
-    name: str
     lines: list[str]
     rows: list[str]
     lanes: str
@@ -72,12 +71,25 @@ class Part:
 
     def used(self, names: list[str]) -> list[str]:
         """The names that its lines use."""
-        spoken_names = spoken("\n".join(["def part():", *self.lines]))
-        return [name for name in names if name in spoken_names]
+        return Function("", names, self.lines).used
 
-    def text(self, decorator: str, parameters: list[str]) -> str:
-        """The function."""
-        return "\n".join([f"@{decorator}", f"def {self.name}({', '.join(parameters)}):", *self.lines])
+
+@dataclass
+class Function:
+    """A function of a Triton kernel."""
+
+    name: str
+    parameters: list[str]
+    lines: list[str]
+
+    @property
+    def used(self) -> list[str]:
+        """The parameters that its lines use."""
+        names = spoken("\n".join(["def part():", *self.lines]))
+        return [parameter for parameter in self.parameters if parameter.partition(":")[0] in names]
+
+    def text(self) -> list[str]:
+        return ["@triton.jit", f"def {self.name}({', '.join(self.parameters)}):", *self.lines]
 
 
 @dataclass
@@ -85,6 +97,30 @@ class TritonKernel(Kernel):
     """All groups of a schedule in one launch."""
 
     parts: list[Part]
+    arguments: list[str]
+
+    def __post_init__(self) -> None:
+        self.source = "\n".join(line for function in self.functions(self.name) for line in function.text())
+
+    def functions(self, name: str) -> list[Function]:
+        """The kernel under a name, which comes last, and its parts where there are several."""
+        if len(self.parts) == 1:
+            (part,) = self.parts
+            return [Function(name, [*self.arguments, *part.numbers("")], part.lines)]
+        functions, numbers = list[Function](), list[str]()
+        lines, rest, last = ["    program = tl.program_id(0)"], "program", len(self.parts)
+        for k, part in enumerate(self.parts, 1):
+            theirs, ours = part.numbers(""), part.numbers(str(k))
+            numbers += [f"programs{k}", *ours] if k < last else ours
+            used = part.used(self.arguments)
+            functions.append(Function(f"{name}_part{k}", ["program", *used, *theirs], part.lines))
+            pairs = zip(theirs, ours, strict=True)
+            passed = [f"{a.partition(':')[0]}={b.partition(':')[0]}" for a, b in pairs]
+            test = "else:" if k == last else f"{'if' if k == 1 else 'elif'} {rest} < programs{k}:"
+            lines += [f"    {test}", f"        {name}_part{k}({', '.join([rest, *used, *passed])})"]
+            rest = f"{rest} - programs{k}"
+        parameters = [*self.arguments, *sorted(numbers, key=lambda n: ":" in n)]
+        return [*functions, Function(name, parameters, lines)]
 
 
 def spoken(code: str) -> set[str]:
@@ -206,12 +242,12 @@ def mentioned(names: Iterable[str], texts: Iterable[str]) -> list[str]:
     return [name for name in names if name in used]
 
 
-def decoded(index: str, parts: list[tuple[str, str]]) -> list[tuple[str, str]]:
+def decoded(index: str, parts: list[tuple[str, str]], sign: str = "//") -> list[tuple[str, str]]:
     """The indices, by name, that one index over all stands for; `parts`: their names and sizes."""
     indices, rest = [], index
     for position, (name, size) in enumerate(reversed(parts)):
         indices.append((name, rest if position == len(parts) - 1 else f"{rest} % {size}"))
-        rest = f"{rest} // {size}" if position == 0 else f"({rest}) // {size}"
+        rest = f"{rest if sign == '/' or closed(rest) else f'({rest})'} {sign} {size}"
     return indices
 
 
