@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from torch import fx
@@ -29,9 +30,9 @@ from passagent.expert.schedule.block_axes import steps
 from passagent.expert.schedule.schedule import Schedule
 from passagent.expert.write import attention_text, cpp_product, cpp_text, cuda_grid, cuda_text, entry
 from passagent.expert.write.cuda_grid import Work
-from passagent.expert.write.routes import Route, Variant, distinct, limits, used_parameters
+from passagent.expert.write.routes import Route, Variant, distinct, limits
 from passagent.expert.write.wording import conditions, simplified
-from passagent.expert.write.writer import Kernel
+from passagent.expert.write.writer import Kernel, mentioned
 from passagent.kernels.layout import Order
 
 
@@ -112,16 +113,14 @@ def _route(regions: list[Region], target: str, plan: Plan) -> tuple[entry.Family
     if all(is_view(n) for n in regions[0].nodes):
         body = entry.view_lines(family)  # the wrapper takes them itself, without those that do nothing
         return family, Route(
-            entry.identifier(regions[0]), inputs, entry.used_in(family, body), [], moves=body
+            entry.identifier(regions[0]), inputs, mentioned([p.name for p in taken], body), [], moves=body
         )
     writer = FamilyWriter(family, target, plan)
     route = Route(writer.name, inputs, [], [], writer.inputs)
     first, *others = regions[0].inputs
     of_library = not others and first.op == "call_function" and op_name(first) in HEAVY
-    if (
-        of_library and moves_only(regions[0]) and not writer.inputs[0]
-    ):  # on another device it may lie otherwise
-        route.moves = entry.view_lines(family)
+    if of_library and moves_only(regions[0]) and not writer.inputs[0]:
+        route.moves = entry.view_lines(family)  # on another device it may lie otherwise
     variants = list(map(writer.variant, regions))
     route.library = {name: _library_call(family, name) for name in variants[0].library}
     route.inputs, route.orders = [*inputs, *route.library], [*writer.inputs, *[()] * len(route.library)]
@@ -130,8 +129,10 @@ def _route(regions: list[Region], target: str, plan: Plan) -> tuple[entry.Family
         route.named.append(entry.named(region, family) | shapes)
     # Those that take any size come last.
     route.variants = sorted(distinct(variants), key=lambda v: (not v.limit, -len(limits(v))))
-    used = {p for v in route.variants for w in v.chain for p in w.kernel.params}
-    used |= {*used_parameters(route.variants, writer.parameters), *entry.used_in(family, route.moves)}
+    every = [w for v in route.variants for w in v.chain]
+    texts = [t for v in every for t in [*v.guards, *v.kernel.sizes, v.limit, *chain(*v.shapes)]]
+    used = {p for v in every for p in v.kernel.params}
+    used |= {*mentioned(writer.parameters, [*texts, *route.moves])}
     route.parameters = [p for p in writer.parameters if p in used]
     return family, route
 

@@ -111,15 +111,14 @@ def _weights(node: fx.Node, inside: set[fx.Node]) -> list[fx.Node]:
 
 def _with_sides(core: list[fx.Node], inside: set[fx.Node]) -> set[fx.Node]:
     """The core with what only it reads: views and numbers around its operands, and how a bias is made."""
-    nodes = set(core)
-    changed = True
+    nodes, before = set(core), 0
     allowed: dict[fx.Node, frozenset[str]] = {}
     for node in core:
         for place, source in enumerate(node.all_input_nodes):
             operand = op_name(node) in PRODUCTS or (op_name(node) == CALL and place < 3)
             allowed[source] = (_VIEWS | _NUMBERS) if operand else _BIAS
-    while changed:
-        changed = False
+    while before != len(nodes):
+        before = len(nodes)
         for node, names in list(allowed.items()):
             name = op_name(node)
             if node in nodes or node not in inside or name not in names:
@@ -131,7 +130,6 @@ def _with_sides(core: list[fx.Node], inside: set[fx.Node]) -> set[fx.Node]:
             if all(user in nodes for user in node.users):
                 nodes.add(node)
                 allowed.update({source: names for source in node.all_input_nodes if source not in allowed})
-                changed = True
     return nodes
 
 

@@ -148,19 +148,14 @@ def broadcast(values: list[Value]) -> tuple[list[Dim], list[Expr]]:
     for number in range(1, len(values)):
         other = values[number].refresh()
         total = total.refresh()
-        if _misplaced(total, other):
-            other = renamed(other)
+        where = {axis: k for k, dim in enumerate(reversed(total.dims)) for axis in dim}
+        if any(where.get(axis, k) != k for k, dim in enumerate(reversed(other.dims)) for axis in dim):
+            other = renamed(other)  # an axis sits in different dimensions of the two
         dims, replaced = fit(trace, total.dims, other.dims)
         other = Value(other.dims, trace.substitute(other.expr, replaced))
         total = Value(dims, total.expr).refresh()
         parts = [trace.resolve(p) for p in parts] + [trace.resolve(other.expr)]
     return [tuple(trace.axes_of(d)) for d in total.dims], [trace.resolve(p) for p in parts]
-
-
-def _misplaced(a: Value, b: Value) -> bool:
-    """Tell whether an axis sits in different dimensions (counted from the last) of the two."""
-    where = {axis: k for k, dim in enumerate(reversed(a.dims)) for axis in dim}
-    return any(where.get(axis, k) != k for k, dim in enumerate(reversed(b.dims)) for axis in dim)
 
 
 def renamed(value: Value) -> Value:
@@ -275,11 +270,10 @@ def read_at(value: Value, dim: int, axis: Axis | None, index: Expr) -> Value:
     value = value.refresh()
     new: dict[Axis, Expr] = {}
     inner: list[Size] = []
-    old = value.dims[dim]
-    for position in reversed(range(len(old))):
+    for position, axis_there in reversed(list(enumerate(value.dims[dim]))):
         part = index // value.trace.integer(times(inner)) if inner else index
-        new[old[position]] = part % old[position].size if position else part
-        inner.insert(0, old[position].size)
+        new[axis_there] = part % axis_there.size if position else part
+        inner.insert(0, axis_there.size)
     dims = list(value.dims)
     dims[dim : dim + 1] = [(axis,)] if axis is not None else []
     return Value(dims, value.trace.substitute(value.expr, new))

@@ -281,11 +281,8 @@ class Trace(Sizes):
 
     def axes_of(self, dim: tuple[Axis, ...]) -> list[Axis]:
         """The present axes of a dimension: those that were split are followed, dropped ones left out."""
-        result: list[Axis] = []
-        for axis in dim:
-            # in a definition such as a * n + b the outer axis stands first
-            result += [e.data for e in parts(self.index(axis)) if e.kind == "axis"]
-        return result
+        # in a definition such as a * n + b the outer axis stands first
+        return [e.data for axis in dim for e in parts(self.index(axis)) if e.kind == "axis"]
 
     def size_of(self, dim: Iterable[Axis]) -> Size:
         return times(a.size for a in dim)
@@ -308,10 +305,7 @@ class Trace(Sizes):
         if a is b:
             return True
         for group in self._together:
-            now: set[Axis] = set()
-            for axis in group:
-                now |= self.index(axis).axes
-            if a in now and b in now:
+            if {a, b} <= set().union(*(self.index(axis).axes for axis in group)):
                 return False
         self.equal(a.size, b.size)
         b.definition = self.index(a)

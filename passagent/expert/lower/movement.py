@@ -128,23 +128,16 @@ def getitem(c: Call, input: Any, index: Any) -> Any:
     if any(isinstance(i, Value) for i in items):
         return index_by(c, input, items)
     value = input
-    used = sum(i is not None and i is not Ellipsis for i in items)
-    if Ellipsis not in items:
-        items.append(Ellipsis)
-    dim = 0
+    used, dim = sum(i is not None and i is not Ellipsis for i in items), 0
     for item in items:
         if item is Ellipsis:
-            dim += len(value.dims) - dim - used
+            dim = len(value.dims) - used
         elif item is None:
-            value = unsqueeze(c, value, dim)
-            dim += 1
+            value, dim = unsqueeze(c, value, dim), dim + 1
         elif isinstance(item, slice):
-            value = narrow(c, value, dim, item)
-            dim += 1
-            used -= 1
+            value, dim, used = narrow(c, value, dim, item), dim + 1, used - 1
         else:
-            value = select(c, value, dim, item)
-            used -= 1
+            value, used = select(c, value, dim, item), used - 1
     return value
 
 

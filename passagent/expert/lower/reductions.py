@@ -225,11 +225,9 @@ def softmax(c: Call, input: Value, dim: Any, _stacklevel: int = 3, dtype: Any = 
     shifted = x.wide() - m
     power = Value(shape, shrink(shifted))
     total = over("sum", power, dims)
-    if c.op == "log_softmax":
-        shape, (y, s) = broadcast([Value(shape, shifted), total])
-        return Value(shape, (y - apply("log", s)).cast(c.out))
-    shape, (y, s) = broadcast([power, total])
-    return Value(shape, (y / s).cast(c.out))
+    is_log = c.op == "log_softmax"
+    shape, (y, s) = broadcast([Value(shape, shifted) if is_log else power, total])
+    return Value(shape, (y - apply("log", s) if is_log else y / s).cast(c.out))
 
 
 @lowers("rms_norm")

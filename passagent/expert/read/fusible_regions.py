@@ -246,18 +246,15 @@ def _components(graph: fx.Graph, inside: set[fx.Node], depth: dict[fx.Node, int]
 
 def _trimmed(graph: fx.Graph, nodes: list[fx.Node]) -> list[list[fx.Node]]:
     """The parts left when views at the end, and views of inputs that others use too, are taken off."""
-    trimmed = dict.fromkeys(nodes)
-    changed = True
-    while changed:
-        changed = False
+    trimmed, before = dict.fromkeys(nodes), -1
+    while before != len(trimmed):
+        before = len(trimmed)
         for node in list(reversed(trimmed)):
             outside = [u for u in node.users if u not in trimmed]
             if (outside or not node.users) and is_free(node) and not _costs_nothing(node, trimmed):
                 del trimmed[node]
-                changed = True
         for node in _torn(trimmed):
             del trimmed[node]
-            changed = True
     return [c for c in _components(graph, set(trimmed), _depths(graph, set(trimmed))) if c]
 
 
@@ -306,16 +303,14 @@ def attentions(graph: fx.Graph) -> list[list[fx.Node]]:
 
 def left_outside(graph: fx.Graph, inside: set[fx.Node]) -> dict[fx.Node, str]:
     """The nodes of `inside` that no kernel takes: results on the CPU, and readers of such tensors."""
-    host, gone = on_host(graph), dict[fx.Node, str]()
-    changed = bool(host)
-    while changed:
-        changed = False
+    host, gone, before = on_host(graph), dict[fx.Node, str](), -1
+    while host and before != len(gone):
+        before = len(gone)
         for node in inside - set(gone):
             if node in host and any(u not in inside or u in gone for u in node.users):
                 gone[node] = "makes a tensor on the CPU"
             elif any(a in host and (a not in inside or a in gone) for a in node.all_input_nodes):
                 gone[node] = "reads a tensor on the CPU"
-            changed = changed or node in gone
     return gone
 
 

@@ -199,7 +199,7 @@ def call(node: fx.Node, leaf: Callable[[Path, Any], str]) -> str:
     """One operator as an expression."""
     args = [_argument(a, leaf, ("args", k)) for k, a in enumerate(node.args)]
     if node.target is operator.getitem:
-        return f"{args[0]}[{_index(node.args[1], leaf, ('args', 1))}]"
+        return f"{args[0]}[{_argument(node.args[1], leaf, ('args', 1), is_index=True)}]"
     if node.op == "call_function" and node.target in _INFIX:
         return f"{args[0]} {_INFIX[node.target]} {args[1]}"
     if node.target is operator.neg:
@@ -210,34 +210,19 @@ def call(node: fx.Node, leaf: Callable[[Path, Any], str]) -> str:
     return f"{qualified(node)}({', '.join([*args, *keywords])})"
 
 
-def _argument(value: Any, leaf: Callable[[Path, Any], str], path: Path) -> str:
+def _argument(value: Any, leaf: Callable[[Path, Any], str], path: Path, is_index: bool = False) -> str:
+    """An argument as an expression, or as the text between the brackets of a getitem."""
     if isinstance(value, tuple | list):
-        items = [_argument(v, leaf, (*path, k)) for k, v in enumerate(value)]
-        if isinstance(value, list):
-            return f"[{', '.join(items)}]"
-        return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
+        bare = is_index and isinstance(value, tuple) and bool(value)
+        places = ((v, (*path, k)) for k, v in enumerate(value))
+        items = [_argument(v, leaf, at, is_index=bare and isinstance(v, slice)) for v, at in places]
+        text = ", ".join(items) + ("," if len(items) == 1 and isinstance(value, tuple) else "")
+        return text if bare else f"[{text}]" if isinstance(value, list) else f"({text})"
     if isinstance(value, slice):
-        parts = [_argument(getattr(value, k), leaf, (*path, k)) for k in ("start", "stop", "step")]
-        return f"slice({', '.join(parts)})"
+        start, stop, step = ((getattr(value, k), (*path, k)) for k in ("start", "stop", "step"))
+        texts = ["" if is_index and v is None else leaf(at, v) for v, at in (start, stop, step)]
+        return ":".join(texts if texts[2] else texts[:2]) if is_index else f"slice({', '.join(texts)})"
     return leaf(path, value)
-
-
-def _index(value: Any, leaf: Callable[[Path, Any], str], path: Path) -> str:
-    """The text between the brackets of a getitem."""
-    if isinstance(value, tuple) and value:
-        items = [_slice(v, leaf, (*path, k)) for k, v in enumerate(value)]
-        return ", ".join(items) + ("," if len(items) == 1 else "")
-    return _slice(value, leaf, path)
-
-
-def _slice(value: Any, leaf: Callable[[Path, Any], str], path: Path) -> str:
-    if not isinstance(value, slice):
-        return _argument(value, leaf, path)
-    start, stop, step = [
-        "" if getattr(value, k) is None else _argument(getattr(value, k), leaf, (*path, k))
-        for k in ("start", "stop", "step")
-    ]
-    return f"{start}:{stop}" + (f":{step}" if step else "")
 
 
 def literal(value: Any) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from passagent.expert.lower.expressions import ALONG, Axis, Expr, Trace, parts
+from passagent.expert.lower.expressions import Axis, Expr, Trace, parts
 from passagent.expert.lower.symbolic_sizes import Size, Unsupported
 
 HELD = 16384
@@ -163,11 +163,6 @@ def reductions_in(*exprs: Expr) -> dict[Expr, None]:
     for e in exprs:
         walk(e)
     return ordered
-
-
-def bound_along(exprs: Iterable[Expr]) -> list[Axis]:
-    """Axes along which something is reduced or scanned."""
-    return [axis for e in parts(*exprs) if e.kind in ALONG for axis in e.data[1]]
 
 
 def settled(trace: Trace, store: Store) -> Store:

@@ -14,7 +14,7 @@ from itertools import permutations
 from typing import Any
 
 from passagent.expert.lower.call import position
-from passagent.expert.lower.expressions import Axis, Expr, Trace, Value, parts
+from passagent.expert.lower.expressions import ALONG, Axis, Expr, Trace, Value, parts
 from passagent.expert.lower.symbolic_sizes import Size, Unsupported
 from passagent.expert.schedule.parts import (
     Address,
@@ -23,7 +23,6 @@ from passagent.expert.schedule.parts import (
     Mono,
     Stage,
     Store,
-    bound_along,
     holds,
     lying_across,
     reduced,
@@ -263,7 +262,9 @@ class Schedule:
         return self.axes(store.axes)
 
     def _bound(self, stores: list[Store]) -> frozenset[Axis]:
-        return self.axes(bound_along(s.expr for s in stores))
+        """Axes along which something is reduced or scanned."""
+        along = [e for e in parts(*(s.expr for s in stores)) if e.kind in ALONG]
+        return self.axes(axis for e in along for axis in e.data[1])
 
     def _rows(self, stores: list[Store]) -> frozenset[Axis]:
         return frozenset.intersection(*map(self.store_axes, stores)) - self._bound(stores)
@@ -285,18 +286,13 @@ class Schedule:
         a, b, both = self._rows(group), self._rows([store]), self._rows([*group, store])
         if not self._leaves(group) & self._leaves([store]):
             return False
-        if self.target == "cuda":
-            # Rows run side by side there; a program has one run of lanes beside them, no loop of stores.
-            rests = [self.store_axes(s) - both for s in [*group, store]]
-            return (
-                both in (a, b)
-                and len(frozenset().union(*rests)) <= 1
-                and all(self.store_axes(s) >= both for s in group)
-            )
-        if both in (a, b):
-            # Axes of a store outside the common rows must be looped over once, not stored again and again.
-            return all(self.store_axes(s) >= both for s in [*group, store])
-        return self.volume(both) >= 16
+        if both not in (a, b):
+            return self.target == "cpu" and self.volume(both) >= 16
+        # On a GPU rows run side by side; a program has one run of lanes beside them, no loop of stores.
+        rests = frozenset().union(*(self.store_axes(s) - both for s in [*group, store]))
+        # Axes of a store outside the common rows must be looped over once, not stored again and again.
+        once = all(self.store_axes(s) >= both for s in [*group, store])
+        return once and (self.target == "cpu" or len(rests) <= 1)
 
     def _group(self, stores: list[Store]) -> Group:
         bound = self._bound(stores)

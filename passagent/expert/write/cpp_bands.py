@@ -61,13 +61,10 @@ class BandWriter(ValueWriter):
         if keys:
             self.band = row
             size = f"{BAND} * {self._width(group)}"
-            for key in sorted(keys, key=self._rank):
+            # loads by the number of their input, then stores
+            for key in sorted(keys, key=lambda key: (1, 0) if isinstance(key, int) else (0, key.data)):
                 self.turned[key] = self.fresh("turned")
                 self.buffers.append((self.turned[key], "float", size))
-
-    def _rank(self, key: Expr | int) -> tuple[int, int]:
-        """Loads by the number of their input, then stores."""
-        return (1, 0) if isinstance(key, int) else (0, key.data)
 
     def _across(self, address: Address, dtype: str, row: Axis, stage: Stage, group: Group) -> bool:
         loops = stage.loops if group.tile is None else [*stage.loops[:-1], group.tile]

@@ -182,8 +182,6 @@ class ValueWriter(Writer):
             return f"round_to<{self.ctype(target)}>({bare(text)})"
         if target == "bool":
             return f"({text} != 0)"
-        if self.vtype(source) == self.vtype(target) and source != target and self.vtype(target) != "int64_t":
-            return text
         ctype = self.ctype(target)
         if self.vtype(target) == "int64_t" and ctype != "int64_t":
             return f"static_cast<int64_t>(static_cast<{ctype}>({text}))"

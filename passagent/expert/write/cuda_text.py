@@ -76,6 +76,7 @@ class TritonWriter(TritonValues):
         self.g = group
         self.form = form = block_form(self.s, group)
         self.vector, self.cross, self.joined = form.vector, form.cross, form.joined
+        self.along = form.joined or ([form.vector] if form.vector is not None else [])
         self.unit = "(1,)" if form.kind == "flat" else "(1, 1)"
         halves = [k for k, dtype in enumerate(self.s.trace.dtypes) if dtype == "half"]
         loaded = [e.data for e in group.loads if e.dtype == "half"]
@@ -86,20 +87,16 @@ class TritonWriter(TritonValues):
         self._load_ahead(group)
         for stage in group.stages:
             self.stage_lines(stage)
-        if form.kind == "flat" and form.limit:
-            self.lines[start - 1 :] = self._last_apart(self.lines[start - 1], self.lines[start:])
-        rows = [str(a.size) for a in form.rows]
-        along = self.joined or ([self.vector] if self.vector is not None else [])
-        lanes = product(str(a.size) for a in along)
-        height = product([str(self.cross.size)]) if self.cross is not None else ""
-        hints = (
-            self.s.volume(form.rows),
-            self.s.volume(along),
-            self.cross.size.hint if self.cross is not None else 0,
-            self._moved(group),
-        )
-        tiled = group.tile is not None
-        loads = len(group.loads)
+        if form.kind == "flat" and form.limit:  # programs whose block is full need no mask; the last one does
+            masked, body = self.lines[start - 1], [f"    {line}" for line in self.lines[start:]]
+            full = f"    if {self.program} * BLOCK + BLOCK <= {self.lanes()}:"
+            whole = [full, "        inside = lane * 0 == 0", *body]
+            self.lines[start - 1 :] = [*whole, "    else:", f"    {masked}", *body]
+        rows, lanes = [str(a.size) for a in form.rows], product(str(a.size) for a in self.along)
+        height = product([str(form.cross.size)]) if form.cross is not None else ""
+        high = form.cross.size.hint if form.cross is not None else 0
+        hints = (self.s.volume(form.rows), self.s.volume(self.along), high, self._moved(group))
+        tiled, loads = group.tile is not None, len(group.loads)
         return Part(self.lines, rows, lanes, tiled, form.kind, height, form.limit, hints, loads)
 
     def _load_ahead(self, group: Group) -> None:
@@ -118,12 +115,6 @@ class TritonWriter(TritonValues):
             for e in sorted(loads, key=lambda e: sum(part.kind == "load" for part in parts(e))):
                 if not any(part.kind == "reduce" for part in parts(e)):
                     self.emit(e, 0)
-
-    def _last_apart(self, masked: str, body: list[str]) -> list[str]:
-        """The body for programs whose block is full, which need no mask, and for the last one."""
-        full = f"    if {self.program} * BLOCK + BLOCK <= {self.lanes()}:"
-        body = [f"    {line}" for line in body]
-        return [full, "        inside = lane * 0 == 0", *body, "    else:", f"    {masked}", *body]
 
     def _check_in_place(self, group: Group) -> None:
         """Raise Unsupported where an input is written that another program, or this one later, reads."""
@@ -201,8 +192,7 @@ class TritonWriter(TritonValues):
 
     def lanes(self) -> str:
         """How many there are."""
-        axes = self.joined or ([self.vector] if self.vector is not None else [])
-        return " * ".join(self.axis_size(a) for a in axes)
+        return " * ".join(self.axis_size(a) for a in self.along)
 
     def stage_lines(self, stage: Stage) -> None:
         self.count_uses(stage)
@@ -256,9 +246,7 @@ class TritonWriter(TritonValues):
         held = {*free, *bound_axes}  # each lane keeps its own, until the loop ends
         height = "ROWS" if self.cross is None or self.cross in held else "1"
         lanes = "BLOCK" if self.vector in held else "1"
-        kind = self.vtype(r.dtype)
-        dtype = {"float": "tl.float32", "double": "tl.float64", "int64_t": "tl.int64"}[kind]
-        return f"tl.full(({height}, {lanes}), {neutral(name, kind)}, {dtype})"
+        return f"tl.full(({height}, {lanes}), {neutral(name, self.vtype(r.dtype))}, {TYPES[r.dtype]})"
 
     def reduce_lines(self, r: Expr, plain: bool) -> None:
         (name, bound), target = r.data, self.results[r]
@@ -312,16 +300,12 @@ class TritonWriter(TritonValues):
             value = self.number(expr.data, expr.dtype, typed=True)
         elif expr.kind == "size":
             value = f"tl.full({self.unit}, {bare(value)}, {TYPES[expr.dtype]})"
-        address = self.s.addresses[id(store)]
-        axes = self.s.axes(store.axes)
-        mask = self.mask(axes)
-        where = self.where(address)
-        name = self.outputs[store.out]
+        axes, where = self.s.axes(store.axes), self.where(self.s.addresses[id(store)])
+        mask, name = self.mask(axes), self.outputs[store.out]
         if not self.is_block(axes):
             where += " + row * 0" if self.cross is None else " + tl.zeros((1, 1), tl.int32)"
         if store.expr.dtype == "half":
             self.half_of()
         if store.expr.dtype in HALVES:
             value = f"{value if closed(value) else f'({value})'}.to({name}.dtype.element_ty)"
-        masked = f", mask={mask}" if mask else ""
-        self.line(f"tl.store({name} + {where}, {bare(value)}{masked})")
+        self.line(f"tl.store({name} + {where}, {bare(value)}{f', mask={mask}' if mask else ''})")

@@ -22,13 +22,7 @@ _FORMS = {
     "not": "({0} == 0)",
     "index_clamp": "tl.minimum(tl.maximum({0}, 0), {1})",
     "fma": "tl.fma({0}, {1}, {2})",
-    "rsqrt": "tl.rsqrt({0})",
-    "sin": "tl.sin({0})",
-    "cos": "tl.cos({0})",
-    "erf": "tl.erf({0})",
-    "abs": "tl.abs({0})",
-    "floor": "tl.floor({0})",
-    "ceil": "tl.ceil({0})",
+    **{name: f"tl.{name}({{0}})" for name in ("rsqrt", "sin", "cos", "erf", "abs", "floor", "ceil")},
     "bits": "{0}.to(tl.int32, bitcast=True)",
 }
 """Operations that are neither infix nor a choice."""
@@ -142,8 +136,10 @@ class TritonValues(Writer):
         if e.data in INFIX:
             sign = {"&&": "&", "||": "|", "/": "/"}.get(INFIX[e.data], INFIX[e.data])
             return f"{args[0]} {'//' if e.data == 'index_div' else sign} {args[1]}"
-        of_its_own = {"maximum": self.extreme, "minimum": self.extreme, "checked": self.checked}
-        of_its_own |= {"pow": self.power, "cast": self.cast}
+        if e.data in {"maximum", "minimum"}:  # NaN stays, as in eager
+            nan = ", propagate_nan=tl.PropagateNan.ALL" if e.dtype in FLOATING else ""
+            return f"tl.{e.data}({', '.join(map(bare, args))}{nan})"
+        of_its_own = {"checked": self.checked, "pow": self.power, "cast": self.cast}
         if e.data in of_its_own:
             return of_its_own[e.data](e, args)
         if e.data == "neg" and e.args[0].kind == "const":
@@ -213,11 +209,6 @@ class TritonValues(Writer):
         self.line(f'tl.device_assert(({name} >= 0) & ({name} < {args[1]}), "index out of range"{mask})')
         self.scopes[-1][e] = name
         return name
-
-    def extreme(self, e: Expr, args: list[str]) -> str:
-        """maximum or minimum; NaN stays, as in eager."""
-        nan = ", propagate_nan=tl.PropagateNan.ALL" if e.dtype in FLOATING else ""
-        return f"tl.{e.data}({', '.join(map(bare, args))}{nan})"
 
     def convert_to(self, text: str, source: str, target: str) -> str:
         text = text if closed(text) else f"({text})"
@@ -319,11 +310,8 @@ class TritonValues(Writer):
         name, address = self.names[e.data], self.s.addresses[e]
         self.inputs[e.data] = e.dtype
         axes = self.s.axes(e.axes)
-        mask = self.mask(axes)
-        if not self.is_block(axes):
-            text = f"tl.load({name} + {self.where(address)})"
-        else:
-            text = f"tl.load({name} + {self.where(address)}, mask={mask}, other=0)"
+        masked = f", mask={self.mask(axes)}, other=0" if self.is_block(axes) else ""
+        text = f"tl.load({name} + {self.where(address)}{masked})"
         if e.dtype in HALVES:
             return f"{text}.to(tl.float32)"
         if e.dtype == "bool":

@@ -45,7 +45,7 @@ from passagent.expert.write.routes import (
     tuple_text,
     with_made,
 )
-from passagent.expert.write.writer import TritonKernel, mentioned
+from passagent.expert.write.writer import TritonKernel
 
 
 @dataclass
@@ -65,11 +65,6 @@ def named(region: Region, family: Family) -> dict[str, Any]:
         value = example(node)
         args[family.names[first]] = tuple(value.shape) if isinstance(value, torch.Tensor) else value
     return args
-
-
-def used_in(family: Family, lines: list[str]) -> list[str]:
-    """Parameters of the pattern that the lines name."""
-    return mentioned([p.name for p in family.parameters], lines)
 
 
 def view_lines(family: Family) -> list[str]:
@@ -119,13 +114,6 @@ def title(region: Region) -> str:
     spoken = spoken or [op_name(n) for n in region.nodes]
     short = [w for k, w in enumerate(spoken) if k == 0 or spoken[k - 1] != w]
     return " + ".join(short if len(short) <= 6 else [*short[:3], "...", *short[-2:]])
-
-
-def kind(route: Route) -> str:
-    if not route.variants:
-        return "as views, without a kernel"
-    most = 1 + max(len(v.before) for v in route.variants)
-    return "in one kernel" if most == 1 else f"in {most} kernels"
 
 
 def identifier(region: Region) -> str:
@@ -253,27 +241,8 @@ def _result_lines(route: Route, calls: list[str]) -> list[str]:
 
 def cpp_kernel_lines(route: Route, v: Variant, name: str) -> list[str]:
     """The plan `_plan<name>` and the kernel `name` of a variant."""
-    lines = _plan(route, v, f"_plan{name}")
-    order = order_text(route, kernel_arguments(route, v))
-    source = v.kernel.source.rstrip().splitlines()
-    return [
-        *lines,
-        "",
-        "",
-        f"{name} = cpp_kernel(",
-        '    r"""',
-        *source,
-        '""",',
-        f'    "{v.kernel.name}",',
-        f"    _plan{name},",
-        *([f"    {order},"] if order else []),
-        ")",
-    ]
-
-
-def _plan(route: Route, v: Variant, name: str) -> list[str]:
-    inputs = [route.inputs[k] for k in v.kernel.inputs]
-    lines = ["", "", f"def {name}({', '.join(kernel_arguments(route, v))}):"]
+    inputs, arguments_ = [route.inputs[k] for k in v.kernel.inputs], kernel_arguments(route, v)
+    lines = ["", "", f"def _plan{name}({', '.join(arguments_)}):"]
     lines.append('    """Outputs and sizes for these shapes; called once for each."""')
     shapes, dtypes = [f"s{k}" for k in v.kernel.inputs], [f"d{k}" for k in v.kernel.inputs]
     checks = []
@@ -288,7 +257,10 @@ def _plan(route: Route, v: Variant, name: str) -> list[str]:
     for names, what in ((shapes, "shape"), (dtypes, "dtype")):
         used = {name: f"{x}.{what}" for name, x in zip(names, inputs, strict=True) if name in spoken}
         lines += [f"    {', '.join(used)} = {', '.join(used.values())}"] if used else []
-    return [*lines, *body]
+    order, source = order_text(route, arguments_), v.kernel.source.rstrip().splitlines()
+    head = ["", "", f"{name} = cpp_kernel(", '    r"""', *source, '""",']
+    tail = [f'    "{v.kernel.name}",', f"    _plan{name},", *([f"    {order},"] if order else []), ")"]
+    return [*lines, *body, *head, *tail]
 
 
 def pass_files(routes: list[tuple[Family, Route]], plan: Plan, target: str) -> dict[str, str]:
@@ -313,7 +285,9 @@ def pass_files(routes: list[tuple[Family, Route]], plan: Plan, target: str) -> d
         doc = f'"""The kernels and the wrapper that the passes {", ".join(names)} share."""'
         files[f"{entry}_kernels.py"] = _file([doc, "", *imports, *host])
     for name, (family, route) in zip(names, routes, strict=True):
-        doc = f'"""{title(family.regions[0])} {kind(route)}; {plan.note(target)} [plan: {plan.json()}]"""'
+        most = max((1 + len(v.before) for v in route.variants), default=0)
+        kernels = {0: "as views, without a kernel", 1: "in one kernel"}.get(most, f"in {most} kernels")
+        doc = f'"""{title(family.regions[0])} {kernels}; {plan.note(target)} [plan: {plan.json()}]"""'
         pattern = write_pattern(family.regions[0], family.parameters, family.names)
         text = "\n".join(pattern)
         heading = ["import operator"] if "operator." in text else []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -87,13 +87,6 @@ def distinct(variants: list[Variant]) -> list[Variant]:
 def _key(v: Variant) -> Any:
     description = str([v.guards, v.shapes, v.dtypes, v.input_dtypes, v.orders, v.limit])
     return (v.kernel.source, description, *map(_key, v.before))
-
-
-def used_parameters(variants: Iterable[Variant], parameters: list[str]) -> list[str]:
-    """The pattern's parameters that guards, sizes and shapes name."""
-    every = [w for v in variants for w in v.chain]
-    texts = [t for v in every for t in [*v.guards, *v.kernel.sizes, v.limit]]
-    return mentioned(parameters, [*texts, *(t for v in every for s in v.shapes for t in s)])
 
 
 def order_text(route: Route, names: list[str]) -> str:
@@ -211,15 +204,11 @@ def guards(v: Variant, inputs: range | list[int]) -> list[str]:
     lengths = [f"len(s{k})" for k in inputs]
     if len(ranks) > 1:
         ranks, lengths = [tuple_text(ranks)], [tuple_text(lengths)]
-    others = before_divisions([*v.guards, *_blocks(v)])
-    return [*(f"{a} == {b}" for a, b in zip(lengths, ranks, strict=True)), *others]
-
-
-def _blocks(v: Variant) -> list[str]:
-    """The conditions that a program's block has elements: Triton has no empty one; masks need sizes above
-    zero."""
+    # A program's block has elements: Triton has no empty one, and masks need sizes above zero.
     parts = [part for part in v.parts if part.kind != "flat"]
-    return conditions(f"{n} > 0" for p in parts for n in (p.lanes, p.height, *p.padded.values()) if n)
+    blocks = conditions(f"{n} > 0" for p in parts for n in (p.lanes, p.height, *p.padded.values()) if n)
+    others = before_divisions([*v.guards, *blocks])
+    return [*(f"{a} == {b}" for a, b in zip(lengths, ranks, strict=True)), *others]
 
 
 def limits(v: Variant) -> list[str]:
