@@ -24,7 +24,7 @@ from passagent.expert.lower.region import (
 from passagent.expert.lower.symbolic_sizes import Unsupported
 from passagent.expert.lower.windows import bias_of, is_written_out
 from passagent.expert.read import pattern_text
-from passagent.expert.read.fusible_regions import Found, does_nothing, find_regions, is_view, moves_only
+from passagent.expert.read.fusible_regions import does_nothing, find_regions, is_view, moves_only
 from passagent.expert.schedule import layouts
 from passagent.expert.schedule.block_axes import steps
 from passagent.expert.schedule.schedule import Schedule
@@ -71,9 +71,8 @@ def author(graphs: list[fx.Graph], target: str, plan: Plan) -> Authored:
         titles = [entry.title(f.regions[0]) for f, _ in routes]
         parts = [p for _, route in routes for v in route.variants for w in v.chain for p in w.parts]
         works = [Work(cuda_grid.function_of(p), cuda_grid.options_of(p), *p.hints) for p in parts]
-        return Authored(
-            entry.pass_files(routes, plan, target), titles, list(fused), refused, uncovered, covered, works
-        )
+        files = entry.pass_files(routes, plan, target)
+        return Authored(files, titles, list(fused), refused, uncovered, covered, works)
 
 
 def _routes(
@@ -83,9 +82,9 @@ def _routes(
     families: dict[Any, list[tuple[int, Region]]] = {}
     for number, graph in enumerate(graphs):
         product = None if "linear" in without else cpp_product.product_region(graph, target)
-        regions_found = find_regions(graph, target, without) if product is None else Found([product])
-        refused.update({op: why for op, why in regions_found.refused.items() if op not in refused})
-        for region in regions_found.regions:
+        regions, reasons = find_regions(graph, target, without) if product is None else ([product], {})
+        refused.update({op: why for op, why in reasons.items() if op not in refused})
+        for region in regions:
             families.setdefault(pattern_text.structure(region), []).append((number, region))
     routes: list[tuple[entry.Family, Route]] = []
     covered: list[tuple[int, Region]] = []
@@ -231,9 +230,8 @@ class FamilyWriter:
         new = [j for j, k in enumerate(returned) if k is None]
         more = [k for k in written if k not in returned]
         values = [*low.outputs, *(written[k][0] for k in more)]
-        schedule, orders = layouts.stored(
-            low.trace, values, [*self.outputs, *[()] * len(written)], self.target
-        )
+        wanted = [*self.outputs, *[()] * len(written)]
+        schedule, orders = layouts.stored(low.trace, values, wanted, self.target)
         moves = next((op for n in region.nodes if (op := op_name(n)) in layouts.MOVES), None)
         if self.target == "cpu" and moves and layouts.reduces_again(schedule):
             raise Unsupported(moves, "what is reduced before it would be reduced again for what it moves")

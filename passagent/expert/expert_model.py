@@ -199,9 +199,8 @@ def _calls(files: dict[str, str], plan: Plan, episode: Episode, step: int) -> Me
         calls.append({"id": f"expert_{step}_{k}", "name": "file_editor", "arguments": arguments})
     calls.append({"id": f"expert_{step}_{len(files)}", "name": "pass_evaluator", "arguments": "{}"})
     outside = "".join(f"\nNot lowered: {op} ({why})." for op, why in authored.refused.items())
-    return assistant(
-        f"Fused: {'; '.join(authored.fused)}. Plan: {plan.note(episode.target)}.{outside}", calls
-    )
+    fused = f"Fused: {'; '.join(authored.fused)}."
+    return assistant(f"{fused} Plan: {plan.note(episode.target)}.{outside}", calls)
 
 
 def _summary(episode: Episode, exhausted: bool = False) -> str:

@@ -26,10 +26,8 @@ ONE_BLOCK = 128
 """Keys that are read at once, at most. More of them, without a mask, are the library's work."""
 _VIEWS = FREE_VIEWS | IDENTITIES | {"half", "bfloat16", "type", "repeat_interleave", "repeat"}
 """Operators that read at other indices or in another type."""
-_BEHIND = FREE_VIEWS - words("getitem chunk split tensor_split unbind select narrow") | {
-    "contiguous",
-    "dropout",
-}
+_BEHIND = FREE_VIEWS - words("getitem chunk split tensor_split unbind select narrow")
+_BEHIND |= words("contiguous dropout")
 """Operators that only move the result."""
 _NUMBERS = {"mul", "div", "truediv", "imul", "itruediv", "__mul__", "__truediv__"}
 """Operators that scale queries or keys by a number."""
@@ -123,9 +121,9 @@ def _with_sides(core: list[fx.Node], inside: set[fx.Node]) -> set[fx.Node]:
             name = op_name(node)
             if node in nodes or node not in inside or name not in names:
                 continue
-            if names is not _BIAS and name in _NUMBERS and len(node.all_input_nodes) != 1:
-                continue
-            if name in {"getitem", "repeat", "repeat_interleave"} and len(node.all_input_nodes) != 1:
+            is_scale = names is not _BIAS and name in _NUMBERS
+            of_one = is_scale or name in {"getitem", "repeat", "repeat_interleave"}
+            if of_one and len(node.all_input_nodes) != 1:
                 continue
             if all(user in nodes for user in node.users):
                 nodes.add(node)

@@ -87,14 +87,9 @@ def pad(c: Call, input: Value, pad: Any, mode: str = "constant", value: Number |
 
 @lowers("cat", "concat", "concatenate")
 def cat(c: Call, tensors: Any, dim: int = 0, axis: int | None = None) -> Value:
-    return _cat(c, [v.cast(c.out) for v in tensors], dim if axis is None else axis)
-
-
-def _cat(c: Call, tensors: list[Value], dim: int) -> Value:
     """Chosen by the index along `dim`; Trace.cats has the pieces for whoever loops over each of them."""
-    t = c.trace
-    tensors = [v.refresh() for v in tensors]
-    dim = wrap(dim, len(tensors[0].dims))
+    t, tensors = c.trace, [v.cast(c.out).refresh() for v in tensors]
+    dim = wrap(dim if axis is None else axis, len(tensors[0].dims))
     lengths = [v.shape[dim] for v in tensors]
     # A tensor that stands there twice is computed once, and stored twice.
     axes: dict[Any, Axis] = {}
@@ -103,31 +98,31 @@ def _cat(c: Call, tensors: list[Value], dim: int) -> Value:
         for v, length in zip(tensors, lengths, strict=True)
     ]
     hidden = []  # without `dim`, over which each has an axis of its own: the other dimensions run together
-    for v, axis in zip(tensors, own_axes, strict=True):
-        read = read_at(v, dim, axis, t.index(axis))
+    for v, own in zip(tensors, own_axes, strict=True):
+        read = read_at(v, dim, own, t.index(own))
         hidden.append(Value([*read.dims[:dim], (), *read.dims[dim + 1 :]], read.expr))
     dims, parts = broadcast(hidden)
     starts = [fixed(0)]
     for length in lengths:
         starts.append(starts[-1] + length)
-    axis = t.axis(starts.pop())
+    along = t.axis(starts.pop())
     element = parts[-1].wide()
     for k in reversed(range(len(parts))):
-        index = t.index(axis) - starts[k]
+        index = t.index(along) - starts[k]
         t.guard(f"{lengths[k]} > 0")
         nearest = apply("index_clamp", index, lengths[k] + -1)
         read_part = t.substitute(parts[k], {own_axes[k]: nearest}).wide()
         element = read_part if k == len(parts) - 1 else where(index < lengths[k], read_part, element)
     element = element.stored(c.out, exact=True)
     if len(parts) > 1:
-        t.cats.append(Cat(axis, element, tuple(zip(own_axes, parts, starts, strict=True))))
-    return Value([*dims[:dim], (axis,), *dims[dim + 1 :]], element)
+        t.cats.append(Cat(along, element, tuple(zip(own_axes, parts, starts, strict=True))))
+    return Value([*dims[:dim], (along,), *dims[dim + 1 :]], element)
 
 
 @lowers("stack")
 def stack(c: Call, tensors: Any, dim: int = 0) -> Value:
     dim = wrap(dim, len(tensors[0].dims) + 1)
-    return _cat(c, [unsqueeze(c, v.cast(c.out), dim) for v in tensors], dim)
+    return cat(c, [unsqueeze(c, v, dim) for v in tensors], dim)
 
 
 @lowers("repeat", "tile")

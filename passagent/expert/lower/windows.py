@@ -112,10 +112,8 @@ def pool(c: Call, input: Value, kernel_size: Any, *args: Any, **named: Any) -> V
         raise c.fail("with indices or a divisor is left to the library")
     t, spatial = c.trace, int(c.op[-2])
     stride = options.get("stride") or kernel_size
-    sides = [
-        numbers(c, v, spatial)
-        for v in (kernel_size, stride, options.get("padding", 0), options.get("dilation", 1))
-    ]
+    values = (kernel_size, stride, options.get("padding", 0), options.get("dilation", 1))
+    sides = [numbers(c, v, spatial) for v in values]
     if math.prod(sides[0]) > LARGEST:
         raise c.fail(f"over more than {LARGEST} elements is left to the library")
     value, first = input, len(input.dims) - spatial
@@ -169,9 +167,8 @@ class Along:
     def over(self) -> int:
         """Elements that the last window may hang over: it begins before the padding behind the elements."""
         room = self.have.hint + 2 * self.padding - self.span
-        hangs = (
-            room % self.stride > 0 and (room // self.stride + 1) * self.stride < self.have.hint + self.padding
-        )
+        last = (room // self.stride + 1) * self.stride
+        hangs = room % self.stride > 0 and last < self.have.hint + self.padding
         return self.stride - 1 if self.ceil_mode and hangs else 0
 
     def count(self) -> Size:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -42,44 +42,38 @@ VIEWS = FREE_VIEWS | DROPOUTS | {"contiguous"}
 """Operators that the wrapper may call where nothing is to be computed."""
 
 
-@dataclass
-class Found:
-    """Regions of one graph, and the operators that stay outside with the reason."""
-
-    regions: list[Region]
-    refused: dict[str, str] = field(default_factory=dict)
-
-
-def find_regions(graph: fx.Graph, target: str, without: frozenset[str] = frozenset()) -> Found:
-    """All regions worth a kernel, the largest first; operators named in `without` stay outside."""
-    result = Found([])
-    inside = _lowerable(graph, target, without, result.refused)
+def find_regions(
+    graph: fx.Graph, target: str, without: frozenset[str] = frozenset()
+) -> tuple[list[Region], dict[str, str]]:
+    """All regions worth a kernel, the largest first; operators that stay outside, as `without`, and why."""
+    regions, refused = list[Region](), dict[str, str]()
+    inside = _lowerable(graph, target, without, refused)
     if target == "cuda":
         for node, why in left_outside(graph, inside).items():
             inside.discard(node)
-            result.refused[op_name(node)] = why
-    _refuse_shared_writes(graph, inside, result.refused)
+            refused[op_name(node)] = why
+    _refuse_shared_writes(graph, inside, refused)
     if target == "cuda":
-        regions = _regions(graph, attention_nodes(graph, inside, without))
-        result.regions += [region for region in regions if len(region.outputs) == 1]
-        taken = {node for region in result.regions for node in region.nodes}
+        candidates = _regions(graph, attention_nodes(graph, inside, without))
+        regions += [region for region in candidates if len(region.outputs) == 1]
+        taken = {node for region in regions for node in region.nodes}
         inside -= taken  # they are no other region's
         outside = {op_name(node) for node in operators(graph) if node not in taken}
-        result.refused = {name: why for name, why in result.refused.items() if name in outside}
+        refused = {name: why for name, why in refused.items() if name in outside}
     depth = _depths(graph, inside)
     components = [c for nodes in _components(graph, inside, depth) for c in _trimmed(graph, nodes)]
     candidates = _regions(graph, components)
-    result.regions += [region for region in candidates if worth(region, target)]
-    result.regions.sort(key=lambda r: -gain(r, target))
-    result.regions = [r for r in result.regions if gain(r, target) > 0] or result.regions[:1]
-    if not result.regions:
+    regions += [region for region in candidates if worth(region, target)]
+    regions.sort(key=lambda r: -gain(r, target))
+    regions = [r for r in regions if gain(r, target) > 0] or regions[:1]
+    if not regions:
         # No kernel is sure to pay: views, the more of them do nothing the better, else a lone operator.
         # A call in place of views costs about as much as they do, so it is to be short.
         views = _regions(graph, _components(graph, {n for n in inside if is_view(n)}, depth))
         views.sort(key=lambda r: (sum(map(does_nothing, r.nodes)), len(r.nodes)), reverse=True)
         lone = [r for r in candidates if any(is_computed(n) and not is_free(n) for n in r.nodes)]
-        result.regions = [*views, *sorted(lone, key=lambda r: -gain(r, target))][:1]
-    return result
+        regions = [*views, *sorted(lone, key=lambda r: -gain(r, target))][:1]
+    return regions, refused
 
 
 def _regions(graph: fx.Graph, components: Iterable[list[fx.Node]]) -> list[Region]:
@@ -298,7 +292,7 @@ def make_region(graph: fx.Graph, nodes: list[fx.Node]) -> Region | None:
 
 def attentions(graph: fx.Graph) -> list[list[fx.Node]]:
     """The operators of each attention that is one kernel on a GPU."""
-    return [region.nodes for region in find_regions(graph, "cuda").regions if is_attention(region)]
+    return [region.nodes for region in find_regions(graph, "cuda")[0] if is_attention(region)]
 
 
 def left_outside(graph: fx.Graph, inside: set[fx.Node]) -> dict[fx.Node, str]:

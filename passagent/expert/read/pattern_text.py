@@ -169,12 +169,9 @@ def _unique(stem: str, used: set[str]) -> str:
 def write_pattern(region: Region, taken: list[Parameter], named: dict[fx.Node, str]) -> list[str]:
     """The lines of `def pattern`."""
     arguments_ = [*(named[i] for i in region.inputs), *(p.name for p in taken)]
-    outputs = [named[o] for o in region.outputs]
-    return [
-        f"def pattern({', '.join(arguments_)}):",
-        *operator_lines(region, taken, named),
-        f"    return {outputs[0] if len(outputs) == 1 else '(' + ', '.join(outputs) + ')'}",
-    ]
+    outputs = ", ".join(named[o] for o in region.outputs)
+    last = f"    return {outputs if len(region.outputs) == 1 else f'({outputs})'}"
+    return [f"def pattern({', '.join(arguments_)}):", *operator_lines(region, taken, named), last]
 
 
 def operator_lines(
@@ -188,11 +185,8 @@ def operator_lines(
             return named[value]
         return where.get((position, path)) or literal(value)
 
-    return [
-        f"    {named[node]} = {call(node, partial(text, position))}"
-        for position, node in enumerate(region.nodes)
-        if node not in skipped
-    ]
+    nodes = [(position, node) for position, node in enumerate(region.nodes) if node not in skipped]
+    return [f"    {named[node]} = {call(node, partial(text, position))}" for position, node in nodes]
 
 
 def call(node: fx.Node, leaf: Callable[[Path, Any], str]) -> str:

@@ -63,9 +63,8 @@ def lay_as_eager(graph_module: fx.GraphModule) -> bool:
     the operator (interpolate, of a batch of one). What has a size that depends on data, and what follows it,
     stays as it is; whether there was no such thing.
     """
-    inputs = [
-        _on_meta(node.meta["example_value"]) for node in graph_module.graph.find_nodes(op="placeholder")
-    ]
+    placeholders = graph_module.graph.find_nodes(op="placeholder")
+    inputs = [_on_meta(node.meta["example_value"]) for node in placeholders]
     try:
         with _META:
             _Laying(graph_module).run(*inputs)

@@ -263,9 +263,8 @@ def _left(schedule: Schedule, form: Form, plan: Plan) -> tuple[list[Axis], list[
     assert form.vector is not None
     rows = [a for axis in form.rows for a in _within(schedule, axis)]
     height = form.cross.size.hint if form.cross is not None else 0
-    work = Work(
-        "_split", (), schedule.volume(form.rows), schedule.volume(form.joined or [form.vector]), height, 0
-    )
+    lanes = schedule.volume(form.joined or [form.vector])
+    work = Work("_split", (), schedule.volume(form.rows), lanes, height, 0)
     (launch,) = launches([work], plan)
     if form.cross is None:
         count = f"rows // ({product(str(a.size) for a in rows)})" if rows else "rows"

@@ -30,9 +30,8 @@ def output_orders(regions: Sequence[Region]) -> list[Order]:
         lies = op_name(node) in CONVOLUTIONS and all(example(a).is_contiguous() for a in node.all_input_nodes)
         if op_name(node) in {*DEVICE_DECIDES, *CONVOLUTIONS} and not lies:
             return [()] * len(regions[0].outputs)
-    return [
-        memory_order(list(map(example, nodes))) for nodes in zip(*(r.outputs for r in regions), strict=True)
-    ]
+    outputs = zip(*(region.outputs for region in regions), strict=True)
+    return [memory_order(list(map(example, nodes))) for nodes in outputs]
 
 
 def memory_order(tensors: Sequence[torch.Tensor]) -> Order:
@@ -57,10 +56,8 @@ def stored(
     """The schedule that stores the outputs row-major, or in eager's `orders` where fewer reads cross it."""
     schedule = Schedule(trace, outputs, target)
     if all(orders):
-        turned = [
-            Value([value.dims[d] for d in order], value.expr)
-            for value, order in zip(outputs, orders, strict=True)
-        ]
+        pairs = zip(outputs, orders, strict=True)
+        turned = [Value([value.dims[d] for d in order], value.expr) for value, order in pairs]
         other = Schedule(trace, turned, target)
         if _crossing(other) < _crossing(schedule):
             return other, orders

@@ -63,11 +63,6 @@ class Stage:
         return [item for item in self.items if isinstance(item, Expr)]
 
     @property
-    def exprs(self) -> list[Expr]:
-        """All that is stored, and the reductions."""
-        return [item.expr if isinstance(item, Store) else item for item in self.items]
-
-    @property
     def bodies(self) -> list[Expr]:
         """All that is computed of each element: what is stored, and what is reduced."""
         return [item.expr if isinstance(item, Store) else item.args[0] for item in self.items]
@@ -75,11 +70,8 @@ class Stage:
     @cached_property
     def values(self) -> set[Expr]:
         """All that its loops compute."""
-        return {e for e in parts(*self.bodies, whole=_is_reduction) if not _is_reduction(e)}
-
-
-def _is_reduction(e: Expr) -> bool:
-    return e.kind == "reduce"
+        inside = parts(*self.bodies, whole=lambda e: e.kind == "reduce")
+        return {e for e in inside if e.kind != "reduce"}
 
 
 @dataclass

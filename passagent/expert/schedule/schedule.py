@@ -298,9 +298,7 @@ class Schedule:
         bound = self._bound(stores)
         rows = self.sorted(self._rows(stores))
         reduces = reductions_in(*(s.expr for s in stores))
-        used = frozenset().union(
-            *[self.axes(r.args[0].every) for r in reduces], *[self.store_axes(s) for s in stores]
-        )
+        used = self.axes(a for r in reduces for a in r.args[0].every).union(*map(self.store_axes, stores))
         walked = self.sorted(used)
         tile = walked[-1] if walked and walked[-1] in rows else None
         if tile is not None and self.target == "cpu" and self._walks_along(bound, stores):

@@ -72,9 +72,8 @@ class AttentionText(TritonValues):
         self.low = low
         self.counts.update(dict.fromkeys(_OWN, 1))
         every = parts(low.query, low.key, low.value, low.score)
-        self.generic = next(
-            (self.names[e.data] for e in every if e.kind == "load" and e.dtype == "half"), None
-        )
+        halves = (self.names[e.data] for e in every if e.kind == "load" and e.dtype == "half")
+        self.generic = next(halves, None)
         self.places: dict[Axis, str] = {}
         self.masks: dict[Axis, str] = {}
         roles = (low.rows, low.columns, low.depth, low.width)

@@ -81,11 +81,8 @@ class BandWriter(ValueWriter):
         """The rows of a band around `inner`, between what is turned before and after them."""
         assert self.band is not None
         name, size, vector = self.axis_name(self.band), self.axis_size(self.band), self._vector(group)
-        before = [
-            f"const int64_t first = band * {BAND};",
-            f"const int64_t high = std::min<int64_t>({BAND}, {size} - first);",
-        ]
-        after = []
+        before, after = [f"const int64_t first = band * {BAND};"], list[str]()
+        before.append(f"const int64_t high = std::min<int64_t>({BAND}, {size} - first);")
         width = self._width(group).strip("()")
         count = "count" if vector is group.tile else self.extent(vector)
         for key, buffer in self.turned.items():

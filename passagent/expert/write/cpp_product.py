@@ -140,13 +140,11 @@ def product_region(graph: fx.Graph, target: str) -> Region | None:
         return None
     if nodes[0].meta.get("library_only") or len(nodes[0].args) < 2 or nodes[0].kwargs.keys() - {"bias"}:
         return None
-    if any(example(node).dtype != torch.float32 for node in nodes[0].all_input_nodes):
+    tensors = list(map(example, nodes[0].all_input_nodes))
+    if any(t.dtype != torch.float32 or not t.is_contiguous() for t in tensors):
         return None
-    if not all(example(node).is_contiguous() for node in nodes[0].all_input_nodes):
+    if any(op_name(b) not in BEHIND or b.all_input_nodes != [a] for a, b in itertools.pairwise(nodes)):
         return None
-    for before, node in itertools.pairwise(nodes):
-        if op_name(node) not in BEHIND or node.all_input_nodes != [before]:
-            return None
     region = make_region(graph, nodes)
     return region if region is not None and region.outputs == nodes[-1:] else None
 

@@ -60,9 +60,8 @@ class CppWriter(BandWriter):
         helpers += HELPERS + "\n" if self.blocked else ""
         helpers += TURNING + "\n" if self.turns else ""
         helpers += CHOICE + "\n" if self.chooses else ""
-        return Kernel(
-            (helpers + text + "\n"), self.name, sorted(self.inputs), list(self.sizes), list(self.params)
-        )
+        source = helpers + text + "\n"
+        return Kernel(source, self.name, sorted(self.inputs), list(self.sizes), list(self.params))
 
     def check(self, outside: Expr) -> list[str]:
         """Return 1, before anything is written, where an index is out of range."""
@@ -169,10 +168,8 @@ class CppWriter(BandWriter):
         if dtype in HALVES and unit:
             self.blocked = True
             buffer, row = self.fresh(f"{name}_buffer"), self.fresh(f"{name}_values")
-            self.before_block += [
-                f"float {buffer}[{self.plan.block}];",
-                f"float* {row} = room({pointer} + start, {buffer});",
-            ]
+            self.before_block.append(f"float {buffer}[{self.plan.block}];")
+            self.before_block.append(f"float* {row} = room({pointer} + start, {buffer});")
             self.after_block.append(f"put({pointer} + start, {row}, count);")
             body.append(f"{row}[j] = {value};")
         else:
@@ -236,9 +233,8 @@ class CppWriter(BandWriter):
         buffer = self.buffer(free, held, "running_sums" if wide else f"{stem}s")
         size = " * ".join(self.extent(a) for a in free)
         self.scope.lines[0].append(f"std::fill_n(&{buffer}[0], {size}, {held}({start}));")
-        self.scope.lines[len(loops)].append(
-            self.update(kind, f"{buffer}[{self.offset(free, loops)}]", body, stays)
-        )
+        element = f"{buffer}[{self.offset(free, loops)}]"
+        self.scope.lines[len(loops)].append(self.update(kind, element, body, stays))
         self.results[r] = buffer
         if wide:
             self.results[r] = self.buffer(free, vtype, f"{stem}s")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 from passagent.expert.choices import Plan
@@ -27,16 +26,16 @@ BAND = 16
 _Written = TypeVar("_Written")
 
 
-@dataclass
 class Scope:
     """A nest of loops being written."""
 
-    axes: list[Axis]
-    lines: list[list[str]]
-    """Statements before each loop, and in the innermost one."""
-    tails: list[list[str]]
-    """Statements after each loop."""
-    names: list[dict[Expr, str]]
+    def __init__(self, axes: list[Axis]) -> None:
+        self.axes, levels = axes, range(len(axes) + 1)
+        self.lines: list[list[str]] = [[] for _ in levels]
+        """Statements before each loop, and in the innermost one."""
+        self.tails: list[list[str]] = [[] for _ in levels]
+        """Statements after each loop."""
+        self.names: list[dict[Expr, str]] = [{} for _ in levels]
 
 
 class ValueWriter(Writer):
@@ -54,7 +53,7 @@ class ValueWriter(Writer):
         self.g = group
         self.buffers: list[tuple[str, str, str]] = []
         self.results: dict[Expr, str] = {}
-        self.row = Scope([], [[]], [[]], [{}])
+        self.row = Scope([])
         self.buffered, self.tables, self.row_pointers = {}, {}, dict[str, str]()
         self.keeping, self.at = [set[Expr]()], 0
         self.band: Axis | None = None
@@ -64,13 +63,7 @@ class ValueWriter(Writer):
 
     def begin(self, stage: Stage) -> None:
         """Make ready to write a stage."""
-        depth = len(stage.loops)
-        self.scope = Scope(
-            stage.loops,
-            [[] for _ in range(depth + 1)],
-            [[] for _ in range(depth + 1)],
-            [{} for _ in range(depth + 1)],
-        )
+        self.scope = Scope(stage.loops)
         self.clauses: dict[str, list[str]] = {}
         self.before_block: list[str] = []
         self.after_block: list[str] = []
@@ -109,9 +102,8 @@ class ValueWriter(Writer):
         names[e] = name
         if keep:
             buffer = self.buffer(self.scope.axes, "float", "kept")
-            self.scope.lines[own_depth].append(
-                f"{buffer}[{self.offset(self.scope.axes, self.scope.axes)}] = {name};"
-            )
+            place = self.offset(self.scope.axes, self.scope.axes)
+            self.scope.lines[own_depth].append(f"{buffer}[{place}] = {name};")
             self.new_kept[e] = buffer
         return name
 
@@ -125,9 +117,8 @@ class ValueWriter(Writer):
 
     def result(self, r: Expr) -> str:
         target = self.results[r]
-        loops = [
-            a for a in self.s.sorted(self.s.axes(r.axes)) if a in self.scope.axes or a not in self.g.rows
-        ]
+        axes = self.s.sorted(self.s.axes(r.axes))
+        loops = [a for a in axes if a in self.scope.axes or a not in self.g.rows]
         return f"{target}[{self.offset(loops, self.scope.axes)}]" if loops else target
 
     def operation(self, e: Expr, depth: int) -> str:
@@ -217,10 +208,8 @@ class ValueWriter(Writer):
                 return f"{self.values_of[pointer]}[j]"
             buffer, row = self.fresh(f"{name}_buffer"), self.fresh(f"{name}_values")
             self.values_of[pointer] = row
-            self.before_block += [
-                f"float {buffer}[{self.plan.block}];",
-                f"const float* {row} = as_float({pointer} + start, {buffer}, count);",
-            ]
+            self.before_block.append(f"float {buffer}[{self.plan.block}];")
+            self.before_block.append(f"const float* {row} = as_float({pointer} + start, {buffer}, count);")
             return f"{row}[j]"
         return f"static_cast<float>({pointer})" if e.dtype in HALVES else pointer
 
@@ -238,10 +227,8 @@ class ValueWriter(Writer):
         address = self.s.addresses[e]
         lines, (element, _) = self.aside(lambda: self.pointer(name, e.dtype, address, const=True))
         vtype = self.vtype(e.dtype)
-        self.before_block += [
-            f"{vtype} {buffer}[{self.plan.block}];",
-            *self.element_loop([*lines, f"{buffer}[j] = static_cast<{vtype}>({element});"]),
-        ]
+        self.before_block.append(f"{vtype} {buffer}[{self.plan.block}];")
+        self.before_block += self.element_loop([*lines, f"{buffer}[j] = static_cast<{vtype}>({element});"])
         return f"{buffer}[j]"
 
     def element_loop(self, lines: list[str]) -> list[str]:

@@ -111,7 +111,7 @@ class TritonWriter(TritonValues):
             return
         for stage in group.stages:
             self.count_uses(stage)
-            loads = [e for e in parts(*stage.exprs) if e in stage.values and e.kind == "load"]
+            loads = [e for e in parts(*stage.bodies) if e in stage.values and e.kind == "load"]
             for e in sorted(loads, key=lambda e: sum(part.kind == "load" for part in parts(e))):
                 if not any(part.kind == "reduce" for part in parts(e)):
                     self.emit(e, 0)

@@ -256,7 +256,7 @@ class TritonValues(Writer):
     def start_scans(self, stage: Stage, loops: list[Axis]) -> None:
         """Before its loops: what the stage's scans along them begin with."""
         self.carries: dict[Expr, str] = {}
-        for e in parts(*stage.exprs):
+        for e in parts(*stage.bodies):
             if e.kind == "scan" and e in stage.values and (axis := self._scanned(e)) in loops:
                 name, _, back = e.data[0].partition("_")
                 if loops != [axis]:

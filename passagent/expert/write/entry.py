@@ -108,10 +108,8 @@ _SPOKEN["adaptive_avg_pool2d"] = "pool"
 
 def title(region: Region) -> str:
     """The operators that say what a region does, such as `add + layer_norm`."""
-    spoken = [
-        _SPOKEN.get(op_name(n), op_name(n).strip("_")) for n in region.nodes if op_name(n) not in _QUIET
-    ]
-    spoken = spoken or [op_name(n) for n in region.nodes]
+    names = list(map(op_name, region.nodes))
+    spoken = [_SPOKEN.get(name, name.strip("_")) for name in names if name not in _QUIET] or names
     short = [w for k, w in enumerate(spoken) if k == 0 or spoken[k - 1] != w]
     return " + ".join(short if len(short) <= 6 else [*short[:3], "...", *short[-2:]])
 
@@ -170,13 +168,8 @@ def module_lines(routes: Sequence[Route], plan: Plan, entry: str, target: str) -
         else:
             direct[route.name] = f"_{route.name}"
             lines += entry_lines(route, calls[route.name], f"_{route.name}", public=False)
-    lines += [
-        "",
-        "",
-        "@torch.fx.wrap",
-        f"def {entry}(route, *args):",
-        '    """The region that `route` names."""',
-    ]
+    lines += ["", "", "@torch.fx.wrap", f"def {entry}(route, *args):"]
+    lines.append('    """The region that `route` names."""')
     for name, function in list(direct.items())[:-1]:
         lines += [f'    if route == "{name}":', f"        return {function}(*args)"]
     return [*lines, f"    return {list(direct.values())[-1]}(*args)"]
@@ -214,12 +207,9 @@ def choice_lines(route: Route, entry: str) -> list[str]:
     for k, way in enumerate(ways(route)):
         for v in way:
             first = v.before[0] if v.before else v
-            conditions = [c for j in inputs if (c := dtype_test(first, j))]
-            limit = [v.limit] if v.limit else []
-            lines += [
-                f"    if {joined([*conditions, *guards(first, inputs), *limit])}:",
-                f"        return {k}",
-            ]
+            tests = [*(dtype_test(first, j) for j in inputs), *guards(first, inputs)]
+            tests += [v.limit] if v.limit else []
+            lines += [f"    if {joined(tests)}:", f"        return {k}"]
     return [*lines, f"    raise RuntimeError({complaint(entry, shapes)})"]
 
 

@@ -193,9 +193,8 @@ def taken(route: Route) -> list[str]:
 def with_made(route: Route, v: Variant) -> Route:
     """The route with what kernels before a variant's leave among its inputs."""
     temps = [name for b in v.before for name in b.buffers]
-    return replace(
-        route, inputs=[*route.inputs, *temps], orders=[*route.orders, *[()] * len(temps)], moves=[]
-    )
+    orders: list[Order] = [*route.orders, *[()] * len(temps)]
+    return replace(route, inputs=[*route.inputs, *temps], orders=orders, moves=[])
 
 
 def guards(v: Variant, inputs: range | list[int]) -> list[str]:
@@ -252,9 +251,8 @@ def _plan(route: Route, kernel: str, numbers: list[str]) -> list[str]:
         lines.append(f"    if not {enclosed([*guards(v, used), *alike(v, used)])}:")
         return [*lines, f"        {complain}", *_layout(route, v, kernel, {})]
     for number, v in enumerate(route.variants):
-        tests = [test for k in used if (test := dtype_test(v, k))]
-        tests += limits(v)
-        lines.append(f"    if {joined([*guards(v, used), *tests])}:")
+        tests = [*guards(v, used), *(dtype_test(v, k) for k in used), *limits(v)]
+        lines.append(f"    if {joined(tests)}:")
         constants = {"VARIANT": str(number), **dict.fromkeys(numbers, "1")}
         lines += [f"    {line}" for line in _layout(route, v, kernel, constants)]
     return [*lines, f"    {complain}"]
@@ -294,10 +292,8 @@ def _layout(route: Route, v: Variant, name: str, numbers: dict[str, str]) -> lis
         depends, matching = _shapes(route)
         lines += ["    sizes = {", *(f"        {size}," for size in sizes), "    }"]
         if matching:
-            lines += [
-                f"    if {tuple_text(depends)} in _shapes{name}:",
-                "        sizes = {name: tl.constexpr(size) for name, size in sizes.items()}",
-            ]
+            lines.append(f"    if {tuple_text(depends)} in _shapes{name}:")
+            lines.append("        sizes = {name: tl.constexpr(size) for name, size in sizes.items()}")
         result = f"sizes | {result}"
     return [*lines, f"    return {' + '.join(grids)}, {{{outputs}}}, {result}"]
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from passagent.expert.lower.expressions import HALVES, Axis, Expr, parts
 from passagent.expert.schedule.parts import Mono, Stage, Store
 from passagent.expert.schedule.schedule import Schedule
-from passagent.expert.write import wording
 
 CTYPES = {"half": "T", "float16": "float16", "bfloat16": "bfloat16"}
 CTYPES |= {"float32": "float", "float64": "double", "bool": "bool"}
@@ -23,6 +22,14 @@ VALUES = {**dict.fromkeys(HALVES, "float"), "float32": "float", "float64": "doub
 INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&&", "or": "||"}
 INFIX |= {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 INFIX |= {"index_add": "+", "index_mul": "*", "index_div": "/", "index_mod": "%"}
+
+_STEMS = {
+    "add": "total", "sub": "difference", "mul": "product", "div": "ratio", "fma": "scaled", "neg": "negated",
+    "exp": "power", "exp_added": "power", "exp_below": "power", "sqrt": "root", "rsqrt": "inverse",
+    "cast": "rounded", "as_half": "rounded", "where": "picked", "maximum": "larger", "minimum": "smaller",
+    "relu": "positive", "tanh": "squashed", "bits": "bits",
+    "index_add": "shifted", "index_mod": "wrapped", "index_div": "quotient",
+}  # fmt: skip
 
 
 @dataclass
@@ -198,9 +205,16 @@ class Writer:
         return e.args[0] if e.data == "cast" and e.dtype in HALVES and self.uses.get(e) == 1 else e
 
     def stem(self, e: Expr) -> str:
+        """Name a value after the operator that makes it."""
         if e.kind == "load":
             return f"{self.names[e.data]}_v"
-        return wording.stem(e)
+        if e.data == "div" and e.args[0].kind == "reduce" and e.args[0].data[0] == "sum":
+            summed = e.args[0].args[0]
+            is_square = summed.data == "mul" and summed.args[0] is summed.args[1]
+            return "variance" if is_square and summed.args[0].data == "sub" else "mean"
+        if e.data == "cast" and e.args[0].kind == "size":
+            return "length"
+        return _STEMS.get(str(e.data), "value")
 
     def depth(self, e: Expr) -> int:
         """Loops that an expression needs."""
