@@ -230,8 +230,8 @@ class FamilyWriter:
         new = [j for j, k in enumerate(returned) if k is None]
         more = [k for k in written if k not in returned]
         values = [*low.outputs, *(written[k][0] for k in more)]
-        wanted = [*self.outputs, *[()] * len(written)]
-        schedule, orders = layouts.stored(low.trace, values, wanted, self.target)
+        lying = [*self.outputs, *[()] * len(written)]
+        schedule, orders = layouts.stored(low.trace, values, lying, self.target)
         moves = next((op for n in region.nodes if (op := op_name(n)) in layouts.MOVES), None)
         if self.target == "cpu" and moves and layouts.reduces_again(schedule):
             raise Unsupported(moves, "what is reduced before it would be reduced again for what it moves")

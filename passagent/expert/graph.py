@@ -112,7 +112,7 @@ def mutates(node: fx.Node) -> fx.Node | None:
 
 _INPLACE = dict.fromkeys(("relu", "silu", "hardswish", "hardsigmoid", "relu6", "mish", "selu"), 1)
 _INPLACE |= {"leaky_relu": 2, "elu": 2, "celu": 2, "dropout2d": 3, "hardtanh": 3}
-"""Where operators are told to write in place."""
+"""The places of the arguments that make operators write in place."""
 
 
 def storage_roots(graph: fx.Graph) -> dict[fx.Node, fx.Node]:

@@ -240,11 +240,12 @@ def lower_attention(
     region: Region, parameters: Sequence[Parameter], types: list[Types], orders: Sequence[tuple[int, ...]]
 ) -> Attention:
     """The region as an attention, see lower_region. Raises Unsupported."""
-    low = _Lowering()
-    own: dict[fx.Node, Callable[..., Any]] = {n: low.product for n in region.nodes if op_name(n) in PRODUCTS}
-    own |= {n: low.call for n in region.nodes if op_name(n) == CALL}
-    own |= dict.fromkeys([n for n in region.nodes if op_name(n) == "softmax"][-1:], low.softmax)
-    return _finished(low, lower_region(region, parameters, "cuda", types, orders, own), len(region.inputs))
+    low, overrides = _Lowering(), dict[fx.Node, Callable[..., Any]]()
+    overrides |= {n: low.product for n in region.nodes if op_name(n) in PRODUCTS}
+    overrides |= {n: low.call for n in region.nodes if op_name(n) == CALL}
+    overrides |= dict.fromkeys([n for n in region.nodes if op_name(n) == "softmax"][-1:], low.softmax)
+    lowered = lower_region(region, parameters, "cuda", types, orders, overrides)
+    return _finished(low, lowered, len(region.inputs))
 
 
 def _given(c: Call, dims: list[tuple[Axis, ...]]) -> Value:

@@ -98,8 +98,8 @@ def cat(c: Call, tensors: Any, dim: int = 0, axis: int | None = None) -> Value:
         for v, length in zip(tensors, lengths, strict=True)
     ]
     hidden = []  # without `dim`, over which each has an axis of its own: the other dimensions run together
-    for v, own in zip(tensors, own_axes, strict=True):
-        read = read_at(v, dim, own, t.index(own))
+    for v, axis_of_piece in zip(tensors, own_axes, strict=True):
+        read = read_at(v, dim, axis_of_piece, t.index(axis_of_piece))
         hidden.append(Value([*read.dims[:dim], (), *read.dims[dim + 1 :]], read.expr))
     dims, parts = broadcast(hidden)
     starts = [fixed(0)]

@@ -67,16 +67,16 @@ def lower_node(
     env: dict[fx.Node, Any],
     types: Types,
     literal: Callable[[Path, Any], Any],
-    own: Callable[..., Any] | None = None,
+    override: Callable[..., Any] | None = None,
 ) -> Any:
-    """The Value (or tuple of them) of an operator, by a function of its `own` if any. Raises Unsupported."""
+    """The Value (or tuple of them) of an operator, by `override` if there is one. Raises Unsupported."""
     name = op_name(node)
     first = windows.comes_first(node, trace.target)
-    heavy = name in HEAVY and not first and not own and not windows.is_written_out(node)
+    heavy = name in HEAVY and not first and not override and not windows.is_written_out(node)
     if name in SLOW_ON[trace.target] or heavy:
         raise Unsupported(name, "is left to the vendor library")
     # `add` for the method `add_`: fusible_regions.py makes sure that the difference does not matter
-    lowering = own or OPS.get(name) or OPS.get(name.removesuffix("_"))
+    lowering = override or OPS.get(name) or OPS.get(name.removesuffix("_"))
 
     def leaf(path: Path, value: Any) -> Any:
         if isinstance(value, fx.Node):
@@ -124,12 +124,12 @@ def lower_region(
     target: str,
     types: list[Types],
     orders: Sequence[tuple[int, ...]],
-    own: dict[fx.Node, Callable[..., Any]] | None = None,
+    overrides: dict[fx.Node, Callable[..., Any]] | None = None,
 ) -> Lowered:
     """The region's outputs as expressions of its inputs. Raises Unsupported.
 
     `types` names the dtypes: one entry for each input, then one for each node; `orders` says how the inputs
-    lie in memory. `own` has functions that lower operators in place of those of the registry.
+    lie in memory. `overrides` has functions that lower operators in place of those of the registry.
     """
     trace = Trace(target)
     env: dict[fx.Node, Any] = {}
@@ -161,7 +161,7 @@ def lower_region(
         arguments = replaced(node, told)
         key = repr((node.name if written is not None else op_name(node), naming, arguments))
         if key not in lowered_nodes:
-            lowered_nodes[key] = lower_node(trace, node, env, naming, literal, (own or {}).get(node))
+            lowered_nodes[key] = lower_node(trace, node, env, naming, literal, (overrides or {}).get(node))
         env[node], holds[node] = lowered_nodes[key], list(lowered_nodes).index(key)
         if written is not None:
             env[written], holds[written] = env[node], holds[node]
