@@ -14,6 +14,7 @@ from passagent.expert.lower import formulas as f
 from passagent.expert.lower.call import OPS, Call, arguments, broadcast, lowers
 from passagent.expert.lower.expressions import FLOATING, Expr, Number, Value, apply, compute_type, dtype_name
 from passagent.expert.lower.formulas import expm1, fma, grow, log1p, minimum, on_cuda, shrink, where
+from passagent.expert.lower.symbolic_sizes import Scalar
 
 Operand = Value | Number
 
@@ -96,8 +97,12 @@ ARITHMETIC: dict[str, Row] = {
 }
 
 
-def _arithmetic(row: Row, c: Call, a: Operand, b: Operand, *, alpha: Number = 1) -> Value:
+def _arithmetic(
+    row: Row, c: Call, a: Operand, b: Operand, *, alpha: Number = 1, rounding_mode: str | None = None
+) -> Value:
     name = str(row.formula)
+    if rounding_mode is not None:
+        raise c.fail("a rounding mode is not lowered")
     if alpha != 1 and c.out == "bool":  # True + 2 * True is True
         return c.pointwise("or", a, b) if alpha else c.pointwise(lambda x, y: x, a, b)
     if alpha != 1:
@@ -259,6 +264,8 @@ def fill(c: Call, input: Value, value: Number = 0, **kwargs: Any) -> Value:
 
 @lowers("tensor", "as_tensor")
 def tensor(c: Call, data: Any, dtype: torch.dtype | None = None, device: Any = None) -> Value:
+    if not isinstance(data, int | float | Scalar):
+        raise c.fail("data that is no number")
     return c.constant(data, dtype_name(dtype) if dtype else c.out)
 
 

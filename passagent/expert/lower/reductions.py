@@ -234,6 +234,8 @@ def softmax(c: Call, input: Value, dim: Any, _stacklevel: int = 3, dtype: Any = 
 def rms_norm(
     c: Call, input: Value, normalized_shape: Any, weight: Any = None, eps: Number | None = None
 ) -> Value:
+    if eps is None:
+        raise c.fail("without eps")
     dims = list(range(len(input.dims) - len(normalized_shape), len(input.dims)))
     total = over("sum", input, dims, square)
     average = total.expr / count(input, dims, total.dtype)
