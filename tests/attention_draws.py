@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from attention_cases import exactness
 from expert_cases import r
 
-from passagent.expert.read.attention import ONE_BLOCK
+from passagent.expert.lower.attention import ONE_BLOCK
 
 Tensor = torch.Tensor
 SIZES = (1, 2, 7, 16, 33)

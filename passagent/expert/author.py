@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from torch import fx
 
 from passagent.expert.choices import Plan
-from passagent.expert.graph import example, is_free, mutates, op_name
-from passagent.expert.lower.attention_lowering import lower_attention
-from passagent.expert.lower.dtypes import HALF
-from passagent.expert.lower.expressions import Trace
+from passagent.expert.graph import HEAVY, example, is_free, mutates, op_name
+from passagent.expert.lower.attention import is_attention, lower_attention
+from passagent.expert.lower.expressions import HALF, Trace
 from passagent.expert.lower.region import (
     Lowered,
     Region,
@@ -24,16 +24,15 @@ from passagent.expert.lower.region import (
 from passagent.expert.lower.symbolic_sizes import Unsupported
 from passagent.expert.lower.windows import bias_of, is_written_out
 from passagent.expert.read import pattern_text
-from passagent.expert.read.attention import is_attention
-from passagent.expert.read.fusible_regions import Found, does_nothing, find_regions, is_view, moves_only
+from passagent.expert.read.fusible_regions import does_nothing, find_regions, is_view, moves_only
 from passagent.expert.schedule import layouts
-from passagent.expert.schedule.long_reductions import steps
+from passagent.expert.schedule.block_axes import steps
 from passagent.expert.schedule.schedule import Schedule
 from passagent.expert.write import attention_text, cpp_product, cpp_text, cuda_grid, cuda_text, entry
 from passagent.expert.write.cuda_grid import Work
-from passagent.expert.write.routes import Route, Variant, distinct, limits, used_parameters
+from passagent.expert.write.routes import Route, Variant, distinct, limits
 from passagent.expert.write.wording import conditions, simplified
-from passagent.expert.write.writer import Kernel
+from passagent.expert.write.writer import Kernel, mentioned
 from passagent.kernels.layout import Order
 
 
@@ -70,15 +69,10 @@ def author(graphs: list[fx.Graph], target: str, plan: Plan) -> Authored:
             return Authored({}, [], [], refused, uncovered)
         fused = dict.fromkeys(op_name(n) for f, _ in routes for n in f.regions[0].nodes if not is_free(n))
         titles = [entry.title(f.regions[0]) for f, _ in routes]
-        works = [work for _, route in routes for v in route.variants for work in _works(v)]
-        return Authored(
-            entry.pass_files(routes, plan, target), titles, list(fused), refused, uncovered, covered, works
-        )
-
-
-def _works(variant: Variant) -> list[Work]:
-    parts = [part for v in variant.chain for part in v.parts]
-    return [Work(cuda_grid.function_of(p), cuda_grid.options_of(p), *p.hints) for p in parts]
+        parts = [p for _, route in routes for v in route.variants for w in v.chain for p in w.parts]
+        works = [Work(cuda_grid.function_of(p), cuda_grid.options_of(p), *p.hints) for p in parts]
+        files = entry.pass_files(routes, plan, target)
+        return Authored(files, titles, list(fused), refused, uncovered, covered, works)
 
 
 def _routes(
@@ -88,9 +82,9 @@ def _routes(
     families: dict[Any, list[tuple[int, Region]]] = {}
     for number, graph in enumerate(graphs):
         product = None if "linear" in without else cpp_product.product_region(graph, target)
-        regions_found = find_regions(graph, target, without) if product is None else Found([product])
-        refused.update({op: why for op, why in regions_found.refused.items() if op not in refused})
-        for region in regions_found.regions:
+        regions, reasons = find_regions(graph, target, without) if product is None else ([product], {})
+        refused.update({op: why for op, why in reasons.items() if op not in refused})
+        for region in regions:
             families.setdefault(pattern_text.structure(region), []).append((number, region))
     routes: list[tuple[entry.Family, Route]] = []
     covered: list[tuple[int, Region]] = []
@@ -114,13 +108,18 @@ def _routes(
 def _route(regions: list[Region], target: str, plan: Plan) -> tuple[entry.Family, Route]:
     taken = pattern_text.parameters(regions)
     family = entry.Family(regions, taken, pattern_text.names(regions[0], taken))
-    if all(is_view(n) for n in regions[0].nodes):
-        return family, entry.view_route(family)
     inputs = [family.names[i] for i in regions[0].inputs]
+    if all(is_view(n) for n in regions[0].nodes):
+        body = entry.view_lines(family)  # the wrapper takes them itself, without those that do nothing
+        return family, Route(
+            entry.identifier(regions[0]), inputs, mentioned([p.name for p in taken], body), [], moves=body
+        )
     writer = FamilyWriter(family, target, plan)
     route = Route(writer.name, inputs, [], [], writer.inputs)
-    if moves_only(regions[0]) and layouts.of_library(regions[0]) and not writer.inputs[0]:
-        route.moves = entry.view_lines(family)
+    first, *others = regions[0].inputs
+    of_library = not others and first.op == "call_function" and op_name(first) in HEAVY
+    if of_library and moves_only(regions[0]) and not writer.inputs[0]:
+        route.moves = entry.view_lines(family)  # on another device it may lie otherwise
     variants = list(map(writer.variant, regions))
     route.library = {name: _library_call(family, name) for name in variants[0].library}
     route.inputs, route.orders = [*inputs, *route.library], [*writer.inputs, *[()] * len(route.library)]
@@ -129,8 +128,10 @@ def _route(regions: list[Region], target: str, plan: Plan) -> tuple[entry.Family
         route.named.append(entry.named(region, family) | shapes)
     # Those that take any size come last.
     route.variants = sorted(distinct(variants), key=lambda v: (not v.limit, -len(limits(v))))
-    used = {p for v in route.variants for w in v.chain for p in w.kernel.params}
-    used |= {*used_parameters(route.variants, writer.parameters), *entry.used_in(family, route.moves)}
+    every = [w for v in route.variants for w in v.chain]
+    texts = [t for v in every for t in [*v.guards, *v.kernel.sizes, v.limit, *chain(*v.shapes)]]
+    used = {p for v in every for p in v.kernel.params}
+    used |= {*mentioned(writer.parameters, [*texts, *route.moves])}
     route.parameters = [p for p in writer.parameters if p in used]
     return family, route
 
@@ -166,7 +167,8 @@ class FamilyWriter:
         self.target, self.plan, self.first = target, plan, family.regions[0]
         self.taken, self.names = family.parameters, family.names
         self.name, self.parameters = entry.identifier(self.first), [p.name for p in family.parameters]
-        self.inputs = layouts.input_orders(family.regions)
+        inputs = zip(*(region.inputs for region in family.regions), strict=True)
+        self.inputs = [layouts.memory_order(list(map(example, nodes))) for nodes in inputs]
         """How the regions' inputs lie in memory."""
         self.outputs = layouts.output_orders(family.regions)
         """How eager's outputs lie."""
@@ -174,7 +176,7 @@ class FamilyWriter:
 
     def variant(self, region: Region) -> Variant:
         """The kernel of a region. Raises Unsupported."""
-        if cpp_product.is_product(region):
+        if op_name(region.nodes[0]) == "linear":
             return cpp_product.product_variant(region, self.name, len(self.parameters), self.plan)
         types = named_types(region, self.half)
         try:
@@ -228,9 +230,8 @@ class FamilyWriter:
         new = [j for j, k in enumerate(returned) if k is None]
         more = [k for k in written if k not in returned]
         values = [*low.outputs, *(written[k][0] for k in more)]
-        schedule, orders = layouts.stored(
-            low.trace, values, [*self.outputs, *[()] * len(written)], self.target
-        )
+        lying = [*self.outputs, *[()] * len(written)]
+        schedule, orders = layouts.stored(low.trace, values, lying, self.target)
         moves = next((op for n in region.nodes if (op := op_name(n)) in layouts.MOVES), None)
         if self.target == "cpu" and moves and layouts.reduces_again(schedule):
             raise Unsupported(moves, "what is reduced before it would be reduced again for what it moves")

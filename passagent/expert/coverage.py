@@ -94,10 +94,7 @@ class Total:
 def totals(tasks: list[TaskCoverage]) -> list[Total]:
     """Operators that stay with eager, those of the most tasks first."""
     by_reason: dict[tuple[str, str], list[int]] = {}
-    for task in tasks:
-        for missing in task.left:
-            pair = by_reason.setdefault((missing.operator, missing.why), [0, 0])
-            pair[0] += 1
-            pair[1] += missing.count
-    result = [Total(operator, why, *counts) for (operator, why), counts in by_reason.items()]
+    for missing in (missing for task in tasks for missing in task.left):
+        by_reason.setdefault((missing.operator, missing.why), []).append(missing.count)
+    result = [Total(*reason, len(counts), sum(counts)) for reason, counts in by_reason.items()]
     return sorted(result, key=lambda t: (-t.tasks, -t.count, t.operator))

@@ -83,13 +83,11 @@ def answer(messages: list[Message]) -> Message:
     episode = read(messages)
     if len(episode.outcomes) >= EVALUATIONS or (episode.outcomes and episode.outcomes[-1][1] == "ok"):
         return assistant(_summary(episode))
-    plan = choose(episode)
-    while plan is not None:
+    while (plan := choose(episode)) is not None:
         files, _ = candidate(episode.task, episode.target, plan)
         if files:
             return _calls(files, plan, episode, len(messages))
         episode.tried.add(plan)
-        plan = choose(episode)
     return assistant(_summary(episode, exhausted=True))
 
 
@@ -201,26 +199,19 @@ def _calls(files: dict[str, str], plan: Plan, episode: Episode, step: int) -> Me
         calls.append({"id": f"expert_{step}_{k}", "name": "file_editor", "arguments": arguments})
     calls.append({"id": f"expert_{step}_{len(files)}", "name": "pass_evaluator", "arguments": "{}"})
     outside = "".join(f"\nNot lowered: {op} ({why})." for op, why in authored.refused.items())
-    return assistant(
-        f"Fused: {'; '.join(authored.fused)}. Plan: {plan.note(episode.target)}.{outside}", calls
-    )
+    fused = f"Fused: {'; '.join(authored.fused)}."
+    return assistant(f"{fused} Plan: {plan.note(episode.target)}.{outside}", calls)
 
 
 def _summary(episode: Episode, exhausted: bool = False) -> str:
     """Summarise what was fused, what came of it, and what could not be lowered and why."""
-    lines = []
-    for plan, status, score in episode.outcomes:
-        lines.append(
-            f"{plan.note(episode.target)}: {status}" + (f", AS {score:.4f}" if score is not None else "")
-        )
-    last = (
-        episode.outcomes[-1][0] if episode.outcomes else episode.parent or start(episode.target, episode.role)
-    )
+    lines, last = [], episode.parent or start(episode.target, episode.role)
+    for last, status, score in episode.outcomes:
+        measured = f", AS {score:.4f}" if score is not None else ""
+        lines.append(f"{last.note(episode.target)}: {status}{measured}")
     authored = candidate(episode.task, episode.target, last)[1]
-    if authored.fused:
-        lines.append(f"Fused: {'; '.join(authored.fused)}.")
-    else:
-        lines.append("Found no region that I can lower.")
+    fused = f"Fused: {'; '.join(authored.fused)}."
+    lines.append(fused if authored.fused else "Found no region that I can lower.")
     lines += [f"Not lowered: {op}: {why}." for op, why in authored.refused.items()]
     if authored.uncovered:
         lines.append(f"Graphs without a region: {len(authored.uncovered)}.")

@@ -33,9 +33,14 @@ POOLS = {f"{kind}_pool{rank}d" for kind in ("avg", "max") for rank in (1, 2, 3)}
 
 CALL = "scaled_dot_product_attention"
 PRODUCTS = words("matmul bmm __matmul__")
-HEAVY = ALL_CONVOLUTIONS | PRODUCTS | {CALL}
-HEAVY |= words("linear addmm baddbmm mm einsum multi_head_attention_forward fold")
-HEAVY |= words("adaptive_max_pool2d max_pool2d_with_indices sort topk")
+HEAVY = (
+    ALL_CONVOLUTIONS
+    | PRODUCTS
+    | words(f"""
+    {CALL} linear addmm baddbmm mm einsum multi_head_attention_forward fold
+    adaptive_max_pool2d max_pool2d_with_indices sort topk
+""")
+)
 """Operators that a vendor library does better."""
 
 SLOW_ON = {"cpu": {"interpolate", *POOLS, *CONVOLUTIONS}, "cuda": set[str]()}
@@ -101,15 +106,13 @@ def mutates(node: fx.Node) -> fx.Node | None:
         return None
     inplace = name.endswith("_") and not name.endswith("__") and node.op == "call_method"
     inplace = inplace or name in {"iadd", "isub", "imul", "itruediv", "ipow", "setitem", "relu_"}
-    inplace = inplace or node.kwargs.get("inplace") is True or _positional_inplace(name, node)
+    inplace = inplace or argument(node, _INPLACE.get(name, len(node.args)), "inplace") is True
     return first if inplace else None
 
 
-def _positional_inplace(name: str, node: fx.Node) -> bool:
-    position = dict.fromkeys(("relu", "silu", "hardswish", "hardsigmoid", "relu6", "mish", "selu"), 1)
-    position |= {"leaky_relu": 2, "elu": 2, "celu": 2, "dropout2d": 3, "hardtanh": 3}
-    at = position.get(name)
-    return at is not None and len(node.args) > at and node.args[at] is True
+_INPLACE = dict.fromkeys(("relu", "silu", "hardswish", "hardsigmoid", "relu6", "mish", "selu"), 1)
+_INPLACE |= {"leaky_relu": 2, "elu": 2, "celu": 2, "dropout2d": 3, "hardtanh": 3}
+"""The places of the arguments that make operators write in place."""
 
 
 def storage_roots(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
@@ -149,3 +152,18 @@ def is_free(node: fx.Node) -> bool:
     sources = list(value) if isinstance(value, tuple | list) else [value]
     ids = {s.untyped_storage()._cdata for s in sources if isinstance(s, torch.Tensor)}
     return all(isinstance(r, torch.Tensor) and r.untyped_storage()._cdata in ids for r in results)
+
+
+_MAKING = words("arange zeros ones full empty eye linspace tensor as_tensor")
+
+
+def on_host(graph: fx.Graph) -> set[fx.Node]:
+    """Nodes made without a device, and those computed only from them, until they are moved to one."""
+    host_nodes: set[fx.Node] = set()
+    for node in operators(graph):
+        moved = "device" in node.kwargs or any(isinstance(a, torch.device) for a in node.args)
+        sources = [a for a in node.all_input_nodes if isinstance(example(a), torch.Tensor)]
+        is_made = op_name(node) in _MAKING and not sources
+        if not moved and (is_made or (sources and all(a in host_nodes for a in sources))):
+            host_nodes.add(node)
+    return host_nodes

@@ -3,7 +3,6 @@
 
 import torch
 import triton
-import triton.language as tl
 from passagent.kernels import triton_kernel
 
 

@@ -7,12 +7,44 @@ scalar expression over those axes. Views only regroup axes or rewrite indices, s
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from passagent.expert.lower.dtypes import HALVES, compute_type, holds
-from passagent.expert.lower.symbolic_sizes import ONE, Scalar, Size, Sizes, times
+import torch
+
+from passagent.expert.lower.symbolic_sizes import ONE, Scalar, Size, Sizes, Unsupported, times
+
+HALF = {torch.float16, torch.bfloat16}
+"""Stored in 16 bits, computed in float32; both are `half` in an expression, so one kernel serves the two."""
+
+HALVES = {"half", "float16", "bfloat16"}
+"""Names of 16-bit types: the one that the call's inputs have, and those that a literal names."""
+
+FLOATING = {*HALVES, "float32", "float64"}
+COMPUTE = {**dict.fromkeys(HALVES, "float32"), "float32": "float32", "float64": "float64", "bool": "bool"}
+"""The type that arithmetic on a dtype is done in; integers in int64."""
+INTEGERS = {"int64", "int32", "int16", "int8", "uint8"}
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """`float16`, `float32`, `int64`, `bool`, ... Raises Unsupported for complex and quantised types."""
+    name = str(dtype).removeprefix("torch.")
+    if name in {*COMPUTE, *INTEGERS} - {"half"}:
+        return name
+    raise Unsupported("dtype", name)
+
+
+def compute_type(dtype: str) -> str:
+    return COMPUTE.get(dtype, "int64")
+
+
+def holds(dtype: str, number: float) -> bool:
+    """Tell whether elements of a dtype, `half` being either, hold a number exactly."""
+    stored = [torch.tensor(number).to(d) for d in (HALF if dtype in HALVES else [getattr(torch, dtype)])]
+    return math.isnan(number) or all(value.item() == number for value in stored)
+
 
 ALONG = {"reduce", "scan"}  # kinds whose elements are computed of many along an axis
 COMPARISONS = {"eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "isnan"}
@@ -26,9 +58,6 @@ class Axis:
     number: int
     size: Size
     definition: Expr | None = None
-
-    def __repr__(self) -> str:
-        return f"i{self.number}:{self.size.text}"
 
 
 def _operator(op: str, is_swapped: bool = False) -> Callable[..., Any]:
@@ -252,11 +281,8 @@ class Trace(Sizes):
 
     def axes_of(self, dim: tuple[Axis, ...]) -> list[Axis]:
         """The present axes of a dimension: those that were split are followed, dropped ones left out."""
-        result: list[Axis] = []
-        for axis in dim:
-            # in a definition such as a * n + b the outer axis stands first
-            result += [e.data for e in parts(self.index(axis)) if e.kind == "axis"]
-        return result
+        # in a definition such as a * n + b the outer axis stands first
+        return [e.data for axis in dim for e in parts(self.index(axis)) if e.kind == "axis"]
 
     def size_of(self, dim: Iterable[Axis]) -> Size:
         return times(a.size for a in dim)
@@ -279,10 +305,7 @@ class Trace(Sizes):
         if a is b:
             return True
         for group in self._together:
-            now: set[Axis] = set()
-            for axis in group:
-                now |= self.index(axis).axes
-            if a in now and b in now:
+            if {a, b} <= set().union(*(self.index(axis).axes for axis in group)):
                 return False
         self.equal(a.size, b.size)
         b.definition = self.index(a)

@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from passagent.expert.lower.dtypes import FLOATING
-from passagent.expert.lower.expressions import Expr, apply
+from passagent.expert.lower.expressions import FLOATING, Expr, apply
 from passagent.expert.lower.symbolic_sizes import Unsupported
 
 where, fma, maximum, minimum = (partial(apply, op) for op in ("where", "fma", "maximum", "minimum"))

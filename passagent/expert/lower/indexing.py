@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from passagent.expert.lower.call import Call, int_list, lowers, wrap
+from passagent.expert.lower.call import (
+    Call,
+    broadcast,
+    int_list,
+    lowers,
+    position,
+    read_at,
+    regroup,
+    whole,
+    wrap,
+)
 from passagent.expert.lower.expressions import Axis, Cat, Number, Value, apply
 from passagent.expert.lower.formulas import where
 from passagent.expert.lower.movement import unsqueeze
-from passagent.expert.lower.shapes import broadcast, position, read_along, read_at, regroup, whole
 from passagent.expert.lower.symbolic_sizes import Size, as_size, fixed, times
 
 
@@ -17,35 +26,28 @@ def roll(c: Call, input: Value, shifts: Any, dims: Any = None) -> Value:
     if dims is None:
         return regroup(roll(c, regroup(input, [times(input.shape)]), shifts, 0), input.shape)
     value = input
-    for shift, d in zip(int_list(shifts), int_list(dims), strict=True):
-        value = _rolled(value, wrap(d, len(value.dims)), as_size(shift))
+    for shift, d in zip(map(as_size, int_list(shifts)), int_list(dims), strict=True):
+        dim = wrap(d, len(value.dims))
+        value, old = whole(value, dim)
+        if old is not None:
+            n = old.size
+            c.trace.guard(f"{n} > 0")
+            offset = c.trace.size(-shift.hint % n.hint, f"(-({shift.text}) % {n})")
+            axis = c.trace.axis(n)
+            value = read_at(value, dim, axis, (c.trace.index(axis) + offset) % n)
     return value
-
-
-def _rolled(value: Value, dim: int, by: Size) -> Value:
-    value, old = whole(value, dim)
-    if old is None:
-        return value
-    n, trace = old.size, value.trace
-    trace.guard(f"{n} > 0")
-    offset = trace.size(-by.hint % n.hint, f"(-({by.text}) % {n})")
-    return read_along(value, dim, n, lambda i: (i + offset) % n)
 
 
 @lowers("flip")
 def flip(c: Call, input: Value, *dims: Any) -> Value:
     value = input
     for d in int_list(*dims):
-        value = _flipped(value, wrap(d, len(value.dims)))
+        dim = wrap(d, len(value.dims))
+        value, old = whole(value, dim)
+        if old is not None:
+            axis = c.trace.axis(old.size)
+            value = read_at(value, dim, axis, c.trace.integer(old.size + -1) - c.trace.index(axis))
     return value
-
-
-def _flipped(value: Value, dim: int) -> Value:
-    value, old = whole(value, dim)
-    if old is None:
-        return value
-    last = value.trace.integer(old.size + -1)
-    return read_along(value, dim, old.size, lambda i: last - i)
 
 
 @lowers("pad")
@@ -85,16 +87,9 @@ def pad(c: Call, input: Value, pad: Any, mode: str = "constant", value: Number |
 
 @lowers("cat", "concat", "concatenate")
 def cat(c: Call, tensors: Any, dim: int = 0, axis: int | None = None) -> Value:
-    return _cat(c, [v.cast(c.out) for v in tensors], dim if axis is None else axis)
-
-
-def _cat(c: Call, tensors: list[Value], dim: int) -> Value:
     """Chosen by the index along `dim`; Trace.cats has the pieces for whoever loops over each of them."""
-    t = c.trace
-    tensors = [v.refresh() for v in tensors]
-    dim = wrap(dim, len(tensors[0].dims))
-    if any(len(v.dims) != len(tensors[0].dims) for v in tensors):
-        raise c.fail("tensors of different rank")
+    t, tensors = c.trace, [v.cast(c.out).refresh() for v in tensors]
+    dim = wrap(dim if axis is None else axis, len(tensors[0].dims))
     lengths = [v.shape[dim] for v in tensors]
     # A tensor that stands there twice is computed once, and stored twice.
     axes: dict[Any, Axis] = {}
@@ -103,47 +98,43 @@ def _cat(c: Call, tensors: list[Value], dim: int) -> Value:
         for v, length in zip(tensors, lengths, strict=True)
     ]
     hidden = []  # without `dim`, over which each has an axis of its own: the other dimensions run together
-    for v, axis in zip(tensors, own_axes, strict=True):
-        read = read_at(v, dim, axis, t.index(axis))
+    for v, axis_of_piece in zip(tensors, own_axes, strict=True):
+        read = read_at(v, dim, axis_of_piece, t.index(axis_of_piece))
         hidden.append(Value([*read.dims[:dim], (), *read.dims[dim + 1 :]], read.expr))
     dims, parts = broadcast(hidden)
     starts = [fixed(0)]
     for length in lengths:
         starts.append(starts[-1] + length)
-    axis = t.axis(starts.pop())
+    along = t.axis(starts.pop())
     element = parts[-1].wide()
     for k in reversed(range(len(parts))):
-        index = t.index(axis) - starts[k]
+        index = t.index(along) - starts[k]
         t.guard(f"{lengths[k]} > 0")
         nearest = apply("index_clamp", index, lengths[k] + -1)
         read_part = t.substitute(parts[k], {own_axes[k]: nearest}).wide()
         element = read_part if k == len(parts) - 1 else where(index < lengths[k], read_part, element)
     element = element.stored(c.out, exact=True)
     if len(parts) > 1:
-        t.cats.append(Cat(axis, element, tuple(zip(own_axes, parts, starts, strict=True))))
-    return Value([*dims[:dim], (axis,), *dims[dim + 1 :]], element)
+        t.cats.append(Cat(along, element, tuple(zip(own_axes, parts, starts, strict=True))))
+    return Value([*dims[:dim], (along,), *dims[dim + 1 :]], element)
 
 
 @lowers("stack")
 def stack(c: Call, tensors: Any, dim: int = 0) -> Value:
     dim = wrap(dim, len(tensors[0].dims) + 1)
-    return _cat(c, [unsqueeze(c, v.cast(c.out), dim) for v in tensors], dim)
+    return cat(c, [unsqueeze(c, v, dim) for v in tensors], dim)
 
 
 @lowers("repeat", "tile")
 def repeat(c: Call, input: Value, *counts: Any) -> Value:
     sizes = [as_size(s) for s in int_list(*counts)]
     dims: list[tuple[Axis, ...]] = [()] * (len(sizes) - len(input.dims)) + input.dims
-    if len(dims) != len(sizes):
-        raise c.fail("fewer counts than dimensions")
     new = [((c.trace.axis(n), *d) if n.text != "1" else d) for n, d in zip(sizes, dims, strict=True)]
     return Value(new, input.expr)
 
 
 @lowers("repeat_interleave")
-def repeat_interleave(c: Call, input: Value, repeats: Any, dim: int | None = None) -> Value:
-    if isinstance(repeats, Value) or dim is None:
-        raise c.fail("with a tensor of counts or over the flattened tensor")
+def repeat_interleave(c: Call, input: Value, repeats: Any, dim: int) -> Value:
     axis, dim = c.trace.axis(as_size(repeats)), wrap(dim, len(input.dims))
     return Value([(*d, axis) if k == dim else d for k, d in enumerate(input.dims)], input.expr)
 
@@ -172,8 +163,6 @@ def eye(c: Call, n: Any, m: Any = None, **kwargs: Any) -> Value:
 @lowers("meshgrid")
 def meshgrid(c: Call, *tensors: Any, indexing: str = "ij") -> tuple[Value, ...]:
     values = list(tensors[0] if isinstance(tensors[0], tuple | list) else tensors)
-    if any(len(v.dims) != 1 for v in values):
-        raise c.fail("of tensors that are no vectors")
     order = list(range(len(values)))
     if indexing == "xy" and len(order) > 1:
         order[:2] = [1, 0]

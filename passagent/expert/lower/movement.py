@@ -6,11 +6,20 @@ from typing import Any
 
 import torch
 
-from passagent.expert.lower.call import OPS, Call, int_list, lowers, wrap
-from passagent.expert.lower.dtypes import FLOATING
-from passagent.expert.lower.expressions import ALONG, Axis, Expr, Value, apply, parts
+from passagent.expert.lower.call import (
+    OPS,
+    Call,
+    broadcast,
+    int_list,
+    lowers,
+    piece,
+    position,
+    read_at,
+    regroup,
+    wrap,
+)
+from passagent.expert.lower.expressions import ALONG, FLOATING, Axis, Expr, Value, apply, parts
 from passagent.expert.lower.formulas import where
-from passagent.expert.lower.shapes import broadcast, piece, position, read_at, regroup
 from passagent.expert.lower.symbolic_sizes import Size, as_size, fixed, times
 
 
@@ -37,7 +46,7 @@ def complete(c: Call, input: Value, sizes: list[Size]) -> list[Size]:
     old = value.shape
     rest = [s for k, s in enumerate(sizes) if k not in holes]
     # Leading and trailing dimensions that stay cancel, which keeps the text of the free size short.
-    while old and rest and old[-1].hint == sizes[-1].hint != -1 and rest and sizes[-1] is rest[-1]:
+    if old and rest and old[-1].hint == sizes[-1].hint != -1:
         c.trace.equal(old[-1], rest[-1])
         return [*complete(c, Value(value.dims[:-1], value.expr), sizes[:-1]), sizes[-1]]
     if old and rest and old[0].hint == sizes[0].hint != -1:
@@ -116,28 +125,19 @@ def getitem(c: Call, input: Any, index: Any) -> Any:
     if isinstance(input, tuple | list):
         return input[index] if isinstance(input[index], Value) else input[index]()
     items = list(index) if isinstance(index, tuple | list) else [index]
-    if any(isinstance(i, list | torch.Tensor) for i in items):
-        raise c.fail("indexing by a list")
     if any(isinstance(i, Value) for i in items):
         return index_by(c, input, items)
     value = input
-    used = sum(i is not None and i is not Ellipsis for i in items)
-    if Ellipsis not in items:
-        items.append(Ellipsis)
-    dim = 0
+    used, dim = sum(i is not None and i is not Ellipsis for i in items), 0
     for item in items:
         if item is Ellipsis:
-            dim += len(value.dims) - dim - used
+            dim = len(value.dims) - used
         elif item is None:
-            value = unsqueeze(c, value, dim)
-            dim += 1
+            value, dim = unsqueeze(c, value, dim), dim + 1
         elif isinstance(item, slice):
-            value = narrow(c, value, dim, item)
-            dim += 1
-            used -= 1
+            value, dim, used = narrow(c, value, dim, item), dim + 1, used - 1
         else:
-            value = select(c, value, dim, item)
-            used -= 1
+            value, used = select(c, value, dim, item), used - 1
     return value
 
 
@@ -160,8 +160,6 @@ def narrow(c: Call, value: Value, dim: int, item: slice) -> Value:
     start = bound(c, item.start, have, fixed(0))
     stop = bound(c, item.stop, have, have)
     step = as_size(1 if item.step is None else item.step)
-    if step.hint <= 0:
-        raise c.fail("a negative step")
     if start.text == "0" and str(stop) == str(have) and step.text == "1":
         return value
     return strided(c, value, dim, start, stop, step)
@@ -174,8 +172,6 @@ def strided(c: Call, value: Value, dim: int, start: Size, stop: Size, step: Size
         is_known = length.constant and step.constant
         text = f"(-(({start} - {stop}) // {step.text}))"
         length = fixed(count) if is_known else c.trace.size(count, text)
-    if count == 0:
-        raise c.fail("an empty slice")
     c.trace.guard(f"{length} > 0")
     return piece(value, dim, start, length, step)
 
@@ -186,8 +182,6 @@ def bound(c: Call, value: Any, size: Size, default: Size) -> Size:
         return default
     limit = as_size(value)
     if limit.hint < 0:
-        if limit.hint < -size.hint:
-            raise c.fail("a bound before the start")
         c.trace.guard(f"-{size} <= {limit.text} < 0")
         return size + limit
     if limit.text == "0":
@@ -202,8 +196,6 @@ def bound(c: Call, value: Any, size: Size, default: Size) -> Size:
 @lowers("chunk", "tensor_split")
 def chunk(c: Call, input: Value, chunks: int, dim: int = 0) -> tuple[Value, ...]:
     dim = wrap(dim, len(input.dims))
-    if not isinstance(chunks, int) or input.shape[dim].hint % chunks:
-        raise c.fail("chunks of unequal size")
     return _pieces(input, dim, [input.shape[dim] // chunks] * chunks)
 
 
@@ -217,8 +209,6 @@ def split(c: Call, input: Value, split_size_or_sections: Any, dim: int = 0) -> t
         c.trace.equal(have, c.trace.size(sum(s.hint for s in sizes), total))
         return _pieces(input, dim, sizes)
     size = as_size(sections)
-    if have.hint % size.hint:
-        raise c.fail("pieces of unequal size")
     return _pieces(input, dim, [size] * c.trace.constant(have // size))
 
 
@@ -316,10 +306,8 @@ def index_by(c: Call, value: Value, items: list[Any]) -> Value:
 
 
 @lowers("one_hot")
-def one_hot(c: Call, input: Value, num_classes: Any = -1) -> Value:
+def one_hot(c: Call, input: Value, num_classes: Any) -> Value:
     count = as_size(num_classes)
-    if count.hint < 0:
-        raise c.fail("with as many classes as the data tell")
     axis = c.trace.axis(count)
     index = checked(input.expr.cast("int64"), count)
     return Value([*input.dims, (axis,)], apply("eq", index, c.trace.index(axis)).cast("int64"))

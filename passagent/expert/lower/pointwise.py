@@ -11,11 +11,9 @@ from typing import Any
 import torch
 
 from passagent.expert.lower import formulas as f
-from passagent.expert.lower.call import OPS, Call, arguments, lowers
-from passagent.expert.lower.dtypes import FLOATING, compute_type, dtype_name
-from passagent.expert.lower.expressions import Expr, Number, Value, apply
+from passagent.expert.lower.call import OPS, Call, arguments, broadcast, lowers
+from passagent.expert.lower.expressions import FLOATING, Expr, Number, Value, apply, compute_type, dtype_name
 from passagent.expert.lower.formulas import expm1, fma, grow, log1p, minimum, on_cuda, shrink, where
-from passagent.expert.lower.shapes import broadcast
 from passagent.expert.lower.symbolic_sizes import Scalar
 
 Operand = Value | Number
@@ -154,15 +152,13 @@ def is_special(c: Call, input: Value) -> Value:
 
 
 @lowers("floor", "ceil", "round")
-def round_(c: Call, input: Value, decimals: int = 0) -> Value:
+def round_(c: Call, input: Value) -> Value:
     """Down, up, or to the nearest integer, halves to the even one."""
     name = c.op.rstrip("_")
     if c.out not in FLOATING:
         if name == "round":
             raise c.fail("on integers is not lowered")
         return input
-    if decimals:
-        raise c.fail("to decimals is not lowered")
     return c.pointwise("rint" if name == "round" else name, input)
 
 

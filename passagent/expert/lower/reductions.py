@@ -5,12 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from passagent.expert.lower.call import Call, arguments, lowers, wrap
-from passagent.expert.lower.dtypes import compute_type
-from passagent.expert.lower.expressions import Axis, Expr, Number, Value, apply
+from passagent.expert.lower.call import Call, arguments, broadcast, lowers, position, regroup, whole, wrap
+from passagent.expert.lower.expressions import Axis, Expr, Number, Value, apply, compute_type
 from passagent.expert.lower.formulas import fma, grow, inverse_root, shrink, square, where
 from passagent.expert.lower.pointwise import along
-from passagent.expert.lower.shapes import broadcast, position, regroup, whole
 from passagent.expert.lower.symbolic_sizes import Size, as_size, times
 
 NARROW = {"bool", "uint8", "int8", "int16", "int32"}
@@ -218,9 +216,7 @@ def normalize(c: Call, input: Value, p: Any = 2.0, dim: int = 1, eps: Number = 1
 
 
 @lowers("softmax", "log_softmax", "softmin")
-def softmax(c: Call, input: Value, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Value:
-    if not isinstance(dim, int):
-        raise c.fail("without a dimension")
+def softmax(c: Call, input: Value, dim: Any, _stacklevel: int = 3, dtype: Any = None) -> Value:
     if c.op == "softmin":
         input = c.pointwise("neg", input, exact=True)
     source = input.cast(c.out) if dtype is not None else input
@@ -229,11 +225,9 @@ def softmax(c: Call, input: Value, dim: Any = None, _stacklevel: int = 3, dtype:
     shifted = x.wide() - m
     power = Value(shape, shrink(shifted))
     total = over("sum", power, dims)
-    if c.op == "log_softmax":
-        shape, (y, s) = broadcast([Value(shape, shifted), total])
-        return Value(shape, (y - apply("log", s)).cast(c.out))
-    shape, (y, s) = broadcast([power, total])
-    return Value(shape, (y / s).cast(c.out))
+    is_log = c.op == "log_softmax"
+    shape, (y, s) = broadcast([Value(shape, shifted) if is_log else power, total])
+    return Value(shape, (y - apply("log", s) if is_log else y / s).cast(c.out))
 
 
 @lowers("rms_norm")
@@ -349,5 +343,5 @@ def _of_group(x: Any, m: Any, r: Any, gamma: Any, beta: Any) -> Any:
     return fma(scale, x, -scale * m if beta is None else fma(-scale, m, beta))
 
 
-_FORMS_ON_CUDA = {"layer_norm": _centred, "group_norm": _of_group, "instance_norm": _of_channel}
-_FORMS_ON_CUDA["batch_norm"] = _of_channel
+_FORMS_ON_CUDA = {"layer_norm": _centred, "group_norm": _of_group}
+_FORMS_ON_CUDA |= dict.fromkeys(("instance_norm", "batch_norm"), _of_channel)

@@ -12,8 +12,7 @@ from torch import fx
 from passagent.expert.graph import HEAVY, SLOW_ON, arguments, example, leaves, mutates, op_name, replaced
 from passagent.expert.lower import windows
 from passagent.expert.lower.call import OPS, Call, check_shape
-from passagent.expert.lower.dtypes import FLOATING, HALF, dtype_name
-from passagent.expert.lower.expressions import Expr, Trace, Value, parts
+from passagent.expert.lower.expressions import FLOATING, HALF, Expr, Trace, Value, dtype_name, parts
 from passagent.expert.lower.split import holds_for_one_dtype, lower_split
 from passagent.expert.lower.symbolic_sizes import Scalar, Size, Unsupported
 
@@ -63,15 +62,21 @@ class Types:
 
 
 def lower_node(
-    trace: Trace, node: fx.Node, env: dict[fx.Node, Any], types: Types, literal: Callable[[Path, Any], Any]
+    trace: Trace,
+    node: fx.Node,
+    env: dict[fx.Node, Any],
+    types: Types,
+    literal: Callable[[Path, Any], Any],
+    override: Callable[..., Any] | None = None,
 ) -> Any:
-    """The Value (or tuple of them) of an operator. Raises Unsupported."""
+    """The Value (or tuple of them) of an operator, by `override` if there is one. Raises Unsupported."""
     name = op_name(node)
     first = windows.comes_first(node, trace.target)
-    heavy = name in HEAVY and not first and not windows.is_written_out(node)
+    heavy = name in HEAVY and not first and not override and not windows.is_written_out(node)
     if name in SLOW_ON[trace.target] or heavy:
         raise Unsupported(name, "is left to the vendor library")
-    lowering = OPS.get(name) or OPS.get(_out_of_place(node))
+    # `add` for the method `add_`: fusible_regions.py makes sure that the difference does not matter
+    lowering = override or OPS.get(name) or OPS.get(name.removesuffix("_"))
 
     def leaf(path: Path, value: Any) -> Any:
         if isinstance(value, fx.Node):
@@ -113,25 +118,18 @@ def _as_in_the_example(trace: Trace, arguments: Any) -> None:
             trace.constant(value)
 
 
-def _out_of_place(node: fx.Node) -> str:
-    """`add` for the method `add_`: fusible_regions.py makes sure that the difference does not matter."""
-    name = op_name(node)
-    method = node.op == "call_method" or name.endswith("_")
-    return name.removesuffix("_") if method and not name.endswith("__") else name
-
-
 def lower_region(
     region: Region,
     parameters: Iterable[Parameter],
     target: str,
     types: list[Types],
     orders: Sequence[tuple[int, ...]],
-    lower: Callable[..., Any] = lower_node,
+    overrides: dict[fx.Node, Callable[..., Any]] | None = None,
 ) -> Lowered:
     """The region's outputs as expressions of its inputs. Raises Unsupported.
 
     `types` names the dtypes: one entry for each input, then one for each node; `orders` says how the inputs
-    lie in memory. `lower` is called for each operator as lower_node is.
+    lie in memory. `overrides` has functions that lower operators in place of those of the registry.
     """
     trace = Trace(target)
     env: dict[fx.Node, Any] = {}
@@ -163,7 +161,7 @@ def lower_region(
         arguments = replaced(node, told)
         key = repr((node.name if written is not None else op_name(node), naming, arguments))
         if key not in lowered_nodes:
-            lowered_nodes[key] = lower(trace, node, env, naming, literal)
+            lowered_nodes[key] = lower_node(trace, node, env, naming, literal, (overrides or {}).get(node))
         env[node], holds[node] = lowered_nodes[key], list(lowered_nodes).index(key)
         if written is not None:
             env[written], holds[written] = env[node], holds[node]
@@ -180,11 +178,7 @@ def lower_region(
 
 def has_any(region: Region, dtypes: set[torch.dtype]) -> bool:
     """Tell whether a tensor of the region has one of these dtypes."""
-    return any(
-        example(n).dtype in dtypes
-        for n in [*region.inputs, *region.nodes]
-        if isinstance(example(n), torch.Tensor)
-    )
+    return any(_dtype(node) in dtypes for node in [*region.inputs, *region.nodes])
 
 
 def _dtype(node: fx.Node) -> torch.dtype | None:

@@ -19,8 +19,7 @@ from torch import fx
 from passagent.expert.graph import HEAVY, arguments, example, mutates, op_name, replaced
 from passagent.expert.lower import indexing, movement, pointwise, reductions, windows
 from passagent.expert.lower.call import OPS, Call, check_shape, wrap
-from passagent.expert.lower.dtypes import HALF, HALVES
-from passagent.expert.lower.expressions import Trace, Value
+from passagent.expert.lower.expressions import HALF, HALVES, Trace, Value
 from passagent.expert.lower.symbolic_sizes import Size, Unsupported, as_size, fixed
 
 if TYPE_CHECKING:
@@ -78,6 +77,7 @@ def split(node: fx.Node) -> Split:
 def _traced(node: fx.Node) -> Split:
     """Take an operator apart on fake tensors of symbolic sizes. Raises Unsupported if that fails."""
     # These imports take seconds, and few operators need them.
+    import sympy
     from torch._inductor.decomposition import select_decomp_table
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.func import functionalize
@@ -97,7 +97,10 @@ def _traced(node: fx.Node) -> Split:
     ]
     shaped = [torch.empty(t.shape, dtype=t.dtype) for t in tensors]
     fakes = [mode.from_tensor(t, symbolic_context=how) for t, how in zip(shaped, dynamic, strict=True)]
-    symbols = [[_expression(n) for n in fake.shape] for fake in fakes]  # as they are before any is replaced
+    symbols = [  # as they are before any is replaced
+        [n.node.expr if isinstance(n, torch.SymInt) else sympy.Integer(n) for n in fake.shape]
+        for fake in fakes
+    ]
     places = {source: k for k, source in enumerate(node.all_input_nodes)}
 
     def call(*values: Any) -> Any:
@@ -116,21 +119,6 @@ def _traced(node: fx.Node) -> Split:
         raise Unsupported(name, f"has no lowering, and is not split ({type(error).__name__})") from error
     traced.graph.eliminate_dead_code()
     return Split(traced.graph, symbols, [guard.expr for guard in sizes.guards])
-
-
-def _expression(size: Any) -> sympy.Expr:
-    import sympy
-
-    return size.node.expr if isinstance(size, torch.SymInt) else sympy.Integer(size)
-
-
-def _written(condition: sympy.Expr, names: dict[sympy.Expr, str]) -> str:
-    """A condition in Python, with the sizes by these names."""
-    import sympy
-    from torch.utils._sympy.printers import PythonPrinter
-
-    symbols = {symbol: sympy.Symbol(name, integer=True) for symbol, name in names.items()}
-    return str(PythonPrinter().doprint(condition.xreplace(symbols)))
 
 
 def lower_split(
@@ -187,15 +175,18 @@ def _lowered(
 
 def _rely_on(trace: Trace, parts: Split, values: list[Value]) -> None:
     """The conditions on sizes as guards."""
-    texts: dict[sympy.Expr, str] = {}
+    import sympy
+    from torch.utils._sympy.printers import PythonPrinter
+
+    texts: dict[sympy.Expr, sympy.Symbol] = {}
     for symbols, value in zip(parts.symbols, values, strict=True):
         for symbol, size in zip(symbols, value.refresh().shape, strict=True):
             if symbol.is_Symbol:
-                texts[symbol] = str(size)
+                texts[symbol] = sympy.Symbol(str(size), integer=True)
             else:
                 trace.equal(size, int(symbol))
     for condition in parts.conditions:
-        trace.guard(_written(condition, texts))
+        trace.guard(PythonPrinter().doprint(condition.xreplace(texts)))
 
 
 def _quotient(a: Any, b: Any) -> Size:
@@ -221,12 +212,6 @@ def _slice(c: Call, x: Value, dim: int = 0, start: Any = None, end: Any = None, 
     return OPS["getitem"](c, x, tuple(whole))
 
 
-def _iota(c: Call, length: Any, *, start: int = 0, step: int = 1) -> Value:
-    if (start, step) != (0, 1):
-        raise c.fail("other numbers than 0, 1, 2, ...")
-    return OPS["arange"](c, length)
-
-
 def _copied(c: Call, x: Value, values: Value, *_: Any) -> Value:
     """`values` in place of those of `x`."""
     return OPS["expand"](Call(c.trace, c.op, values.dtype), OPS["to"](c, values), x.shape)
@@ -244,7 +229,7 @@ def _on_bools(name: str) -> Callable[..., Any]:
 _ATEN: dict[str, Callable[..., Any]] = {
     "slice": _slice,
     "index": lambda c, x, at: OPS["getitem"](c, x, tuple(slice(None) if i is None else i for i in at)),
-    "iota": _iota,
+    "iota": lambda c, length, *, start, step: OPS["arange"](c, start, as_size(length) * step + start, step),
     "copy": _copied,
     "copy_": _copied,
     "scalar_tensor": lambda c, value: c.constant(value),

@@ -54,14 +54,15 @@ class Size:
             return fixed(a.hint + b.hint)
         if x == "0" or y == "0":
             return b if x == "0" else a
-        return _derived(a, b, a.hint + b.hint, f"({x} - {y[1:]})" if y.startswith("-") else f"({x} + {y})")
+        text = f"({x} - {y[1:]})" if y.startswith("-") else f"({x} + {y})"
+        return Size(a.hint + b.hint, text, a.facts or b.facts)
 
     def __sub__(self, other: Size | int) -> Size:
         a, b = self, as_size(other)
         x, y = str(a), str(b)
         if x.isdigit() and y.isdigit():
             return fixed(a.hint - b.hint)
-        return a if y == "0" else _derived(a, b, a.hint - b.hint, f"({x} - {y})")
+        return a if y == "0" else Size(a.hint - b.hint, f"({x} - {y})", a.facts or b.facts)
 
     def __mul__(self, other: Size | int) -> Size:
         return times([self, as_size(other)])
@@ -75,14 +76,10 @@ class Size:
             return fixed(int(x) // int(y))
         if y == "1":
             return a
-        result = _derived(a, b, a.hint // b.hint, f"({x} // {y})")
-        assert result.facts is not None
-        result.facts.guard(f"{x} % {y} == 0")
-        return result
-
-
-def _derived(a: Size, b: Size, hint: int, text: str) -> Size:
-    return Size(hint, text, a.facts or b.facts)
+        facts = a.facts or b.facts
+        assert facts is not None
+        facts.guard(f"{x} % {y} == 0")
+        return facts.size(a.hint // b.hint, f"({x} // {y})")
 
 
 def fixed(value: int) -> Size:

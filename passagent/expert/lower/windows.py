@@ -19,11 +19,9 @@ from typing import Any
 from torch import fx
 
 from passagent.expert.graph import ALL_CONVOLUTIONS, CONVOLUTIONS, POOLS, argument, example, op_name
-from passagent.expert.lower.call import Call, arguments, lowers
-from passagent.expert.lower.dtypes import FLOATING
-from passagent.expert.lower.expressions import Axis, Expr, Value, apply
+from passagent.expert.lower.call import Call, arguments, broadcast, lowers, position, read_at, whole
+from passagent.expert.lower.expressions import FLOATING, Axis, Expr, Value, apply
 from passagent.expert.lower.formulas import fma, maximum, minimum, where
-from passagent.expert.lower.shapes import broadcast, position, read_along, read_at, whole
 from passagent.expert.lower.symbolic_sizes import ONE, Size, as_size, fixed
 
 LARGEST = 27
@@ -58,9 +56,7 @@ def _target(c: Call, have: Size, options: dict[str, Any], position: int) -> tupl
     size, factor = options.get("size"), options.get("scale_factor")
     if size is not None:
         return as_size(size[position] if isinstance(size, tuple | list) else size), None
-    by = factor[position] if isinstance(factor, tuple | list) else factor
-    if not isinstance(by, int | float):
-        raise c.fail("by a factor that is no number")
+    by: Any = factor[position] if isinstance(factor, tuple | list) else factor
     text = f"({have} * {int(by)})" if by == int(by) else f"int({have} * {float(by)!r})"
     want = math.floor(have.hint * by)
     target = fixed(want) if have.constant else c.trace.size(want, text)
@@ -69,14 +65,13 @@ def _target(c: Call, have: Size, options: dict[str, Any], position: int) -> tupl
 
 def _nearest(c: Call, value: Value, dim: int, have: Size, target: Size, ratio: float | None) -> Value:
     """floor(i * have / target): whole factors only, where float32 has the quotient exactly."""
+    t, axis = c.trace, c.trace.axis(target)
     value, _ = whole(value, dim)
     is_whole = ratio in (None, have.hint / target.hint)
     if is_whole and target.hint % have.hint == 0:
-        by = c.trace.constant(target // have)
-        return read_along(value, dim, target, lambda i: i // by)
+        return read_at(value, dim, axis, t.index(axis) // t.constant(target // have))
     if is_whole and have.hint % target.hint == 0:
-        by = c.trace.constant(have // target)
-        return read_along(value, dim, target, lambda i: i * by)
+        return read_at(value, dim, axis, t.index(axis) * t.constant(have // target))
     raise c.fail("by a factor that is not whole is left to the library")
 
 
@@ -117,10 +112,8 @@ def pool(c: Call, input: Value, kernel_size: Any, *args: Any, **named: Any) -> V
         raise c.fail("with indices or a divisor is left to the library")
     t, spatial = c.trace, int(c.op[-2])
     stride = options.get("stride") or kernel_size
-    sides = [
-        numbers(c, v, spatial)
-        for v in (kernel_size, stride, options.get("padding", 0), options.get("dilation", 1))
-    ]
+    values = (kernel_size, stride, options.get("padding", 0), options.get("dilation", 1))
+    sides = [numbers(c, v, spatial) for v in values]
     if math.prod(sides[0]) > LARGEST:
         raise c.fail(f"over more than {LARGEST} elements is left to the library")
     value, first = input, len(input.dims) - spatial
@@ -174,9 +167,8 @@ class Along:
     def over(self) -> int:
         """Elements that the last window may hang over: it begins before the padding behind the elements."""
         room = self.have.hint + 2 * self.padding - self.span
-        hangs = (
-            room % self.stride > 0 and (room // self.stride + 1) * self.stride < self.have.hint + self.padding
-        )
+        last = (room // self.stride + 1) * self.stride
+        hangs = room % self.stride > 0 and last < self.have.hint + self.padding
         return self.stride - 1 if self.ceil_mode and hangs else 0
 
     def count(self) -> Size:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, field
+import math
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,25 +12,28 @@ from torch import fx
 
 from passagent.evaluator.matching.effects import transformed
 from passagent.expert.graph import (
+    CONVOLUTIONS,
     DROPOUTS,
     FREE_VIEWS,
     IDENTITIES,
+    POOLS,
+    argument,
     example,
     is_free,
     is_tensor,
     mutates,
+    on_host,
     op_name,
     operators,
     storage_roots,
     words,
 )
+from passagent.expert.lower.attention import attention_nodes, is_attention
 from passagent.expert.lower.expressions import Trace
 from passagent.expert.lower.region import Region, Types, lower_node
 from passagent.expert.lower.symbolic_sizes import Unsupported
 from passagent.expert.lower.windows import bias_of, is_computed
-from passagent.expert.read.attention import attention_nodes, is_attention
 from passagent.expert.read.pattern_text import qualified
-from passagent.expert.read.saving import gain, reads_often, worth
 
 SAME_ORDER = IDENTITIES | words("view view_as reshape flatten unflatten unsqueeze squeeze detach")
 """Views that keep elements in their order."""
@@ -38,71 +42,43 @@ VIEWS = FREE_VIEWS | DROPOUTS | {"contiguous"}
 """Operators that the wrapper may call where nothing is to be computed."""
 
 
-@dataclass
-class Found:
-    """Regions of one graph, and the operators that stay outside with the reason."""
-
-    regions: list[Region]
-    refused: dict[str, str] = field(default_factory=dict)
-
-
-def find_regions(graph: fx.Graph, target: str, without: frozenset[str] = frozenset()) -> Found:
-    """All regions worth a kernel, the largest first; operators named in `without` stay outside."""
-    result = Found([])
-    inside = _lowerable(graph, target, without, result.refused)
+def find_regions(
+    graph: fx.Graph, target: str, without: frozenset[str] = frozenset()
+) -> tuple[list[Region], dict[str, str]]:
+    """All regions worth a kernel, the largest first; operators that stay outside, as `without`, and why."""
+    regions, refused = list[Region](), dict[str, str]()
+    inside = _lowerable(graph, target, without, refused)
     if target == "cuda":
         for node, why in left_outside(graph, inside).items():
             inside.discard(node)
-            result.refused[op_name(node)] = why
-    _refuse_shared_writes(graph, inside, result.refused)
+            refused[op_name(node)] = why
+    _refuse_shared_writes(graph, inside, refused)
     if target == "cuda":
-        result.regions += _attentions(graph, inside, without)
-        taken = {node for region in result.regions for node in region.nodes}
+        candidates = _regions(graph, attention_nodes(graph, inside, without))
+        regions += [region for region in candidates if len(region.outputs) == 1]
+        taken = {node for region in regions for node in region.nodes}
+        inside -= taken  # they are no other region's
         outside = {op_name(node) for node in operators(graph) if node not in taken}
-        result.refused = {name: why for name, why in result.refused.items() if name in outside}
+        refused = {name: why for name, why in refused.items() if name in outside}
     depth = _depths(graph, inside)
-    for nodes in _components(graph, inside, depth):
-        for trimmed in _trimmed(graph, nodes):
-            region = make_region(graph, trimmed)
-            if region is not None and worth(region, target):
-                result.regions.append(region)
-    result.regions.sort(key=lambda r: -gain(r, target))
-    result.regions = [r for r in result.regions if gain(r, target) > 0] or result.regions[:1]
-    if not result.regions:
-        result.regions = _second_best(graph, target, inside, depth)
-    return result
+    components = [c for nodes in _components(graph, inside, depth) for c in _trimmed(graph, nodes)]
+    candidates = _regions(graph, components)
+    regions += [region for region in candidates if worth(region, target)]
+    regions.sort(key=lambda r: -gain(r, target))
+    regions = [r for r in regions if gain(r, target) > 0] or regions[:1]
+    if not regions:
+        # No kernel is sure to pay: views, the more of them do nothing the better, else a lone operator.
+        # A call in place of views costs about as much as they do, so it is to be short.
+        views = _regions(graph, _components(graph, {n for n in inside if is_view(n)}, depth))
+        views.sort(key=lambda r: (sum(map(does_nothing, r.nodes)), len(r.nodes)), reverse=True)
+        lone = [r for r in candidates if any(is_computed(n) and not is_free(n) for n in r.nodes)]
+        regions = [*views, *sorted(lone, key=lambda r: -gain(r, target))][:1]
+    return regions, refused
 
 
-def _attentions(graph: fx.Graph, inside: set[fx.Node], without: frozenset[str]) -> list[Region]:
-    """Regions of attention; their operators are no other region's."""
-    candidates = [make_region(graph, nodes) for nodes in attention_nodes(graph, inside, without)]
-    regions = [region for region in candidates if region is not None and len(region.outputs) == 1]
-    inside.difference_update(*(region.nodes for region in regions))
-    return regions
-
-
-def _second_best(
-    graph: fx.Graph, target: str, inside: set[fx.Node], depth: dict[fx.Node, int]
-) -> list[Region]:
-    """Where no kernel is sure to pay: views, the more of them do nothing the better, else a lone operator.
-
-    A call in place of views costs about as much as they do, so it is to be short.
-    """
-    lone = [
-        region
-        for nodes in _components(graph, inside, depth)
-        for trimmed in _trimmed(graph, nodes)
-        if (region := make_region(graph, trimmed)) is not None
-        and any(is_computed(n) and not is_free(n) for n in trimmed)
-    ]
-    chains = [
-        region
-        for nodes in _components(graph, {n for n in inside if is_view(n)}, depth)
-        if (region := make_region(graph, nodes)) is not None
-    ]
-    if chains:
-        return [max(chains, key=lambda r: (sum(does_nothing(n) for n in r.nodes), len(r.nodes)))]
-    return [max(lone, key=lambda r: gain(r, target))] if lone else []
+def _regions(graph: fx.Graph, components: Iterable[list[fx.Node]]) -> list[Region]:
+    """The regions that sets of nodes make."""
+    return [region for nodes in components if (region := make_region(graph, nodes)) is not None]
 
 
 def does_nothing(node: fx.Node) -> bool:
@@ -264,18 +240,15 @@ def _components(graph: fx.Graph, inside: set[fx.Node], depth: dict[fx.Node, int]
 
 def _trimmed(graph: fx.Graph, nodes: list[fx.Node]) -> list[list[fx.Node]]:
     """The parts left when views at the end, and views of inputs that others use too, are taken off."""
-    trimmed = dict.fromkeys(nodes)
-    changed = True
-    while changed:
-        changed = False
+    trimmed, before = dict.fromkeys(nodes), -1
+    while before != len(trimmed):
+        before = len(trimmed)
         for node in list(reversed(trimmed)):
             outside = [u for u in node.users if u not in trimmed]
             if (outside or not node.users) and is_free(node) and not _costs_nothing(node, trimmed):
                 del trimmed[node]
-                changed = True
         for node in _torn(trimmed):
             del trimmed[node]
-            changed = True
     return [c for c in _components(graph, set(trimmed), _depths(graph, set(trimmed))) if c]
 
 
@@ -319,34 +292,98 @@ def make_region(graph: fx.Graph, nodes: list[fx.Node]) -> Region | None:
 
 def attentions(graph: fx.Graph) -> list[list[fx.Node]]:
     """The operators of each attention that is one kernel on a GPU."""
-    return [region.nodes for region in find_regions(graph, "cuda").regions if is_attention(region)]
-
-
-_MAKING = words("arange zeros ones full empty eye linspace tensor as_tensor")
-
-
-def on_host(graph: fx.Graph) -> set[fx.Node]:
-    """Nodes made without a device, and those computed only from them, until they are moved to one."""
-    host_nodes: set[fx.Node] = set()
-    for node in operators(graph):
-        moved = "device" in node.kwargs or any(isinstance(a, torch.device) for a in node.args)
-        sources = [a for a in node.all_input_nodes if isinstance(example(a), torch.Tensor)]
-        is_made = op_name(node) in _MAKING and not sources
-        if not moved and (is_made or (sources and all(a in host_nodes for a in sources))):
-            host_nodes.add(node)
-    return host_nodes
+    return [region.nodes for region in find_regions(graph, "cuda")[0] if is_attention(region)]
 
 
 def left_outside(graph: fx.Graph, inside: set[fx.Node]) -> dict[fx.Node, str]:
     """The nodes of `inside` that no kernel takes: results on the CPU, and readers of such tensors."""
-    host, gone = on_host(graph), dict[fx.Node, str]()
-    changed = bool(host)
-    while changed:
-        changed = False
+    host, gone, before = on_host(graph), dict[fx.Node, str](), -1
+    while host and before != len(gone):
+        before = len(gone)
         for node in inside - set(gone):
             if node in host and any(u not in inside or u in gone for u in node.users):
                 gone[node] = "makes a tensor on the CPU"
             elif any(a in host and (a not in inside or a in gone) for a in node.all_input_nodes):
                 gone[node] = "reads a tensor on the CPU"
-            changed = changed or node in gone
     return gone
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The cost of operators on a target: microseconds, and bytes a microsecond."""
+
+    operator: float
+    """One of eager's that computes."""
+    view: float
+    launch: float
+    """One kernel of ours, with its outputs."""
+    bandwidth: float
+
+
+COSTS = {"cpu": Costs(2.0, 1.0, 1.5, 1e4), "cuda": Costs(7.0, 1.5, 5.1, 4e6)}
+"""Operator and launch as `benchmarks/launch_cost.py` measured them on an H200; the rest is estimated."""
+
+MOST_RECOMPUTED = 9
+"""Elements of a window up to which what it reads is computed in the same kernel, once for each."""
+MOST_NESTED = 16
+"""Elements of windows of windows that are computed in one kernel."""
+LARGE_IMAGE = 1 << 22
+"""Elements from which an image that is enlarged is computed before, and not for each neighbour."""
+LARGE_COPY = 1 << 20
+"""Bytes from which a copy alone is left to eager."""
+
+
+def moved_bytes(node: fx.Node) -> int:
+    """Bytes that eager reads and writes for an operator; 0 for free views."""
+    return 0 if is_free(node) else _bytes([node, *node.all_input_nodes])
+
+
+def _bytes(nodes: Iterable[fx.Node]) -> int:
+    values = map(example, nodes)
+    tensors = [t for v in values for t in (v if isinstance(v, tuple | list) else [v])]
+    return sum(t.numel() * t.element_size() for t in tensors if isinstance(t, torch.Tensor))
+
+
+def gain(region: Region, target: str) -> float:
+    """Rough saving on eager, microseconds: what each operator costs to start, and memory not walked again."""
+    costs = COSTS[target]
+    starts = sum(costs.view if is_free(n) else costs.operator for n in region.nodes)
+    inside = sum(moved_bytes(n) for n in region.nodes)
+    border = _bytes([*region.inputs, *region.outputs])
+    return starts - costs.launch + (inside - border) / costs.bandwidth
+
+
+def worth(region: Region, target: str) -> bool:
+    """Tell whether one kernel can beat the operators one by one."""
+    computing = [n for n in region.nodes if not is_free(n)]
+    if not any(map(is_computed, computing)):
+        return False
+    if len(computing) == 1:
+        lone = computing[0]
+        copies = op_name(lone) in FREE_VIEWS | IDENTITIES
+        if target == "cuda":
+            return gain(region, target) > 0 and not (copies and moved_bytes(lone) > LARGE_COPY)
+        # Alone, an operator that writes in place needs no memory of its own, and a copy is eager's work.
+        return gain(region, target) > 0 and mutates(lone) is None and not copies
+    return len(computing) >= 2
+
+
+def reads_often(node: fx.Node, source: fx.Node) -> bool:
+    """Tell whether an operator reads each element of `source` so often that it is best stored before."""
+    if op_name(node) in CONVOLUTIONS:
+        return True
+    if op_name(node) in {"interpolate", "upsample"}:
+        mode = argument(node, 3, "mode")
+        is_one = math.prod(example(source).shape[2:]) == 1
+        return mode == "bilinear" and not is_one and example(node).numel() >= LARGE_IMAGE
+    reads = _window(node)
+    return reads > MOST_RECOMPUTED or (reads > 1 and reads * _window(source) > MOST_NESTED)
+
+
+def _window(node: fx.Node) -> int:
+    """Elements of the windows of a pooling; 1 of any other operator."""
+    if op_name(node) not in POOLS:
+        return 1
+    size = argument(node, 1, "kernel_size")
+    sides = size if isinstance(size, tuple | list) else [size] * int(op_name(node)[-2])
+    return math.prod(n for n in sides if isinstance(n, int))

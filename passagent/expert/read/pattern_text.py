@@ -8,6 +8,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,8 +31,10 @@ SHAPES = words("""
 """)
 """Operators whose integers are sizes and positions."""
 
-_NEVER = {"roll": {2, "dims"}, "unflatten": {1, "dim"}, "narrow": {1, "dim"}, "repeat_interleave": {2, "dim"}}
-_NEVER |= {"split": {2, "dim"}, "select": {1, "dim"}, "full": {1, "fill_value"}}
+_NEVER = {
+    "roll": {2, "dims"}, "unflatten": {1, "dim"}, "narrow": {1, "dim"}, "repeat_interleave": {2, "dim"},
+    "split": {2, "dim"}, "select": {1, "dim"}, "full": {1, "fill_value"},
+}  # fmt: skip
 """Arguments of them that name dimensions."""
 
 
@@ -121,8 +124,8 @@ def names(region: Region, taken: list[Parameter]) -> dict[fx.Node, str]:
     """Readable Python names of inputs and nodes."""
     used = {p.name for p in taken} | {"torch", "operator"}
     result: dict[fx.Node, str] = {}
-    for k, node in enumerate(region.inputs):
-        result[node] = _unique(_input_name(region, node) or f"x{k}", used)
+    for node in region.inputs:
+        result[node] = _unique(_input_name(region, node), used)
     for node in region.nodes:
         result[node] = _unique(op_name(node).strip("_"), used)
     return result
@@ -139,7 +142,7 @@ _ROLES = {
 }
 
 
-def _input_name(region: Region, node: fx.Node) -> str | None:
+def _input_name(region: Region, node: fx.Node) -> str:
     """A name that says what the input is for."""
     for user in region.nodes:
         roles = _ROLES.get(op_name(user), {})
@@ -166,12 +169,9 @@ def _unique(stem: str, used: set[str]) -> str:
 def write_pattern(region: Region, taken: list[Parameter], named: dict[fx.Node, str]) -> list[str]:
     """The lines of `def pattern`."""
     arguments_ = [*(named[i] for i in region.inputs), *(p.name for p in taken)]
-    outputs = [named[o] for o in region.outputs]
-    return [
-        f"def pattern({', '.join(arguments_)}):",
-        *operator_lines(region, taken, named),
-        f"    return {outputs[0] if len(outputs) == 1 else '(' + ', '.join(outputs) + ')'}",
-    ]
+    outputs = ", ".join(named[o] for o in region.outputs)
+    last = f"    return {outputs if len(region.outputs) == 1 else f'({outputs})'}"
+    return [f"def pattern({', '.join(arguments_)}):", *operator_lines(region, taken, named), last]
 
 
 def operator_lines(
@@ -179,24 +179,21 @@ def operator_lines(
 ) -> list[str]:
     """The region's operators, but for some, one a line."""
     where = {(p.node, p.path): p.name for p in taken}
-    lines = []
-    for position, node in enumerate(region.nodes):
 
-        def leaf(path: Path, value: Any, position: int = position) -> str:
-            if isinstance(value, fx.Node):
-                return named[value]
-            return where.get((position, path)) or literal(value)
+    def text(position: int, path: Path, value: Any) -> str:
+        if isinstance(value, fx.Node):
+            return named[value]
+        return where.get((position, path)) or literal(value)
 
-        if node not in skipped:
-            lines.append(f"    {named[node]} = {call(node, leaf)}")
-    return lines
+    nodes = [(position, node) for position, node in enumerate(region.nodes) if node not in skipped]
+    return [f"    {named[node]} = {call(node, partial(text, position))}" for position, node in nodes]
 
 
 def call(node: fx.Node, leaf: Callable[[Path, Any], str]) -> str:
     """One operator as an expression."""
     args = [_argument(a, leaf, ("args", k)) for k, a in enumerate(node.args)]
     if node.target is operator.getitem:
-        return f"{args[0]}[{_index(node.args[1], leaf, ('args', 1))}]"
+        return f"{args[0]}[{_argument(node.args[1], leaf, ('args', 1), is_index=True)}]"
     if node.op == "call_function" and node.target in _INFIX:
         return f"{args[0]} {_INFIX[node.target]} {args[1]}"
     if node.target is operator.neg:
@@ -207,34 +204,19 @@ def call(node: fx.Node, leaf: Callable[[Path, Any], str]) -> str:
     return f"{qualified(node)}({', '.join([*args, *keywords])})"
 
 
-def _argument(value: Any, leaf: Callable[[Path, Any], str], path: Path) -> str:
+def _argument(value: Any, leaf: Callable[[Path, Any], str], path: Path, is_index: bool = False) -> str:
+    """An argument as an expression, or as the text between the brackets of a getitem."""
     if isinstance(value, tuple | list):
-        items = [_argument(v, leaf, (*path, k)) for k, v in enumerate(value)]
-        if isinstance(value, list):
-            return f"[{', '.join(items)}]"
-        return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
+        bare = is_index and isinstance(value, tuple) and bool(value)
+        places = ((v, (*path, k)) for k, v in enumerate(value))
+        items = [_argument(v, leaf, at, is_index=bare and isinstance(v, slice)) for v, at in places]
+        text = ", ".join(items) + ("," if len(items) == 1 and isinstance(value, tuple) else "")
+        return text if bare else f"[{text}]" if isinstance(value, list) else f"({text})"
     if isinstance(value, slice):
-        parts = [_argument(getattr(value, k), leaf, (*path, k)) for k in ("start", "stop", "step")]
-        return f"slice({', '.join(parts)})"
+        start, stop, step = ((getattr(value, k), (*path, k)) for k in ("start", "stop", "step"))
+        texts = ["" if is_index and v is None else leaf(at, v) for v, at in (start, stop, step)]
+        return ":".join(texts if texts[2] else texts[:2]) if is_index else f"slice({', '.join(texts)})"
     return leaf(path, value)
-
-
-def _index(value: Any, leaf: Callable[[Path, Any], str], path: Path) -> str:
-    """The text between the brackets of a getitem."""
-    if isinstance(value, tuple) and value:
-        items = [_slice(v, leaf, (*path, k)) for k, v in enumerate(value)]
-        return ", ".join(items) + ("," if len(items) == 1 else "")
-    return _slice(value, leaf, path)
-
-
-def _slice(value: Any, leaf: Callable[[Path, Any], str], path: Path) -> str:
-    if not isinstance(value, slice):
-        return _argument(value, leaf, path)
-    start, stop, step = [
-        "" if getattr(value, k) is None else _argument(getattr(value, k), leaf, (*path, k))
-        for k in ("start", "stop", "step")
-    ]
-    return f"{start}:{stop}" + (f":{step}" if step else "")
 
 
 def literal(value: Any) -> str:

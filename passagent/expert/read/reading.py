@@ -63,9 +63,8 @@ def lay_as_eager(graph_module: fx.GraphModule) -> bool:
     the operator (interpolate, of a batch of one). What has a size that depends on data, and what follows it,
     stays as it is; whether there was no such thing.
     """
-    inputs = [
-        _on_meta(node.meta["example_value"]) for node in graph_module.graph.find_nodes(op="placeholder")
-    ]
+    placeholders = graph_module.graph.find_nodes(op="placeholder")
+    inputs = [_on_meta(node.meta["example_value"]) for node in placeholders]
     try:
         with _META:
             _Laying(graph_module).run(*inputs)
@@ -95,11 +94,8 @@ class _Laying(fx.Interpreter):
     def fetch_args_kwargs_from_env(self, n: fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Have operators that make a tensor make it on the example's device."""
         args, kwargs = super().fetch_args_kwargs_from_env(n)
-        return tree_map(_there, (args, kwargs))  # type: ignore[no-any-return]
-
-
-def _there(value: Any) -> Any:
-    return _META if isinstance(value, torch.device) or value == "cpu" else value
+        there = tree_map(lambda v: _META if isinstance(v, torch.device) or v == "cpu" else v, (args, kwargs))
+        return there  # type: ignore[no-any-return]
 
 
 def _on_meta(value: Any) -> Any:

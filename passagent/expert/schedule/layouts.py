@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import torch
 
-from passagent.expert.graph import CONVOLUTIONS, HEAVY, example, op_name
+from passagent.expert.graph import CONVOLUTIONS, example, op_name
 from passagent.expert.lower.expressions import Axis, Trace, Value, parts
 from passagent.expert.lower.region import Region
 from passagent.expert.schedule.parts import Address, Group
@@ -24,18 +24,14 @@ DEVICE_DECIDES = {"group_norm", "instance_norm", "pixel_shuffle", "pixel_unshuff
 """Operators whose results lie otherwise on CUDA than on the CPU if their input is not row-major."""
 
 
-def input_orders(regions: Sequence[Region]) -> list[Order]:
-    """For each input of equal regions the order of its dimensions in memory."""
-    return [memory_order([example(r.inputs[k]) for r in regions]) for k in range(len(regions[0].inputs))]
-
-
 def output_orders(regions: Sequence[Region]) -> list[Order]:
     """For each output the order in which eager's lies, on every device."""
     for node in regions[0].nodes:
         lies = op_name(node) in CONVOLUTIONS and all(example(a).is_contiguous() for a in node.all_input_nodes)
         if op_name(node) in {*DEVICE_DECIDES, *CONVOLUTIONS} and not lies:
             return [()] * len(regions[0].outputs)
-    return [memory_order([example(r.outputs[k]) for r in regions]) for k in range(len(regions[0].outputs))]
+    outputs = zip(*(region.outputs for region in regions), strict=True)
+    return [memory_order(list(map(example, nodes))) for nodes in outputs]
 
 
 def memory_order(tensors: Sequence[torch.Tensor]) -> Order:
@@ -60,10 +56,8 @@ def stored(
     """The schedule that stores the outputs row-major, or in eager's `orders` where fewer reads cross it."""
     schedule = Schedule(trace, outputs, target)
     if all(orders):
-        turned = [
-            Value([value.dims[d] for d in order], value.expr)
-            for value, order in zip(outputs, orders, strict=True)
-        ]
+        pairs = zip(outputs, orders, strict=True)
+        turned = [Value([value.dims[d] for d in order], value.expr) for value, order in pairs]
         other = Schedule(trace, turned, target)
         if _crossing(other) < _crossing(schedule):
             return other, orders
@@ -81,12 +75,6 @@ def _crossing(schedule: Schedule) -> int:
 def _run(address: Address) -> object:
     """The axis along which an access goes through memory element by element."""
     return next((axis for axis, step in address.terms.items() if step == (1, ())), None)
-
-
-def of_library(region: Region) -> bool:
-    """Tell whether the region's one input comes from a library: on another device it may lie otherwise."""
-    node = region.inputs[0]
-    return len(region.inputs) == 1 and node.op == "call_function" and op_name(node) in HEAVY
 
 
 MOVES = frozenset({"pad", "roll", "flip", "repeat", "tile", "index_select", "gather", "unfold"})

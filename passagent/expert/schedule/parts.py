@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from passagent.expert.lower.expressions import ALONG, Axis, Expr, Trace, parts
+from passagent.expert.lower.expressions import Axis, Expr, Trace, parts
 from passagent.expert.lower.symbolic_sizes import Size, Unsupported
 
 HELD = 16384
@@ -37,7 +37,7 @@ class Store:
     expr: Expr
     partial: tuple[str, tuple[Axis, ...]] | None = None
     """Set if the store is a reduction of `expr` over these axes, as far as a program's block holds them: one
-    element a program (long_reductions.py)."""
+    element a program (block_axes.py)."""
 
     @property
     def axes(self) -> frozenset[Axis]:
@@ -63,11 +63,6 @@ class Stage:
         return [item for item in self.items if isinstance(item, Expr)]
 
     @property
-    def exprs(self) -> list[Expr]:
-        """All that is stored, and the reductions."""
-        return [item.expr if isinstance(item, Store) else item for item in self.items]
-
-    @property
     def bodies(self) -> list[Expr]:
         """All that is computed of each element: what is stored, and what is reduced."""
         return [item.expr if isinstance(item, Store) else item.args[0] for item in self.items]
@@ -75,11 +70,8 @@ class Stage:
     @cached_property
     def values(self) -> set[Expr]:
         """All that its loops compute."""
-        return {e for e in parts(*self.bodies, whole=_is_reduction) if not _is_reduction(e)}
-
-
-def _is_reduction(e: Expr) -> bool:
-    return e.kind == "reduce"
+        inside = parts(*self.bodies, whole=lambda e: e.kind == "reduce")
+        return {e for e in inside if e.kind != "reduce"}
 
 
 @dataclass
@@ -148,9 +140,21 @@ def volume(axes: Iterable[Axis]) -> int:
     return math.prod(axis.size.hint for axis in axes)
 
 
-def bound_along(exprs: Iterable[Expr]) -> list[Axis]:
-    """Axes along which something is reduced or scanned."""
-    return [axis for e in parts(*exprs) if e.kind in ALONG for axis in e.data[1]]
+def reductions_in(*exprs: Expr) -> dict[Expr, None]:
+    """Reductions that expressions hold, those that others need first."""
+    ordered, visited = dict[Expr, None](), set[Expr]()
+
+    def walk(e: Expr) -> None:
+        if e not in visited:
+            visited.add(e)
+            for a in e.args:
+                walk(a)
+            if e.kind == "reduce":
+                ordered[e] = None
+
+    for e in exprs:
+        walk(e)
+    return ordered
 
 
 def settled(trace: Trace, store: Store) -> Store:
@@ -174,9 +178,9 @@ def _placed(trace: Trace, expr: Expr) -> Expr:
 
 def _along(trace: Trace, scan: Expr) -> Expr:
     (name, (axis,)), (body, index) = scan.data, scan.args
-    if trace.text(axis.size) == "1":
+    if str(axis.size) == "1":
         return trace.substitute(body, {axis: trace.integer(0)})
-    free = next((a for a in index.axes if trace.text(a.size) == trace.text(axis.size)), axis)
+    free = next((a for a in index.axes if str(a.size) == str(axis.size)), axis)
     here, last = trace.index(free), trace.integer(free.size + -1)
     back = last - here  # as `flip` writes it
     if index is here:

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from itertools import permutations
 from typing import Any
 
-from passagent.expert.lower.expressions import Axis, Expr, Trace, Value, parts
-from passagent.expert.lower.shapes import position
+from passagent.expert.lower.call import position
+from passagent.expert.lower.expressions import ALONG, Axis, Expr, Trace, Value, parts
 from passagent.expert.lower.symbolic_sizes import Size, Unsupported
 from passagent.expert.schedule.parts import (
     Address,
@@ -23,10 +23,10 @@ from passagent.expert.schedule.parts import (
     Mono,
     Stage,
     Store,
-    bound_along,
     holds,
     lying_across,
     reduced,
+    reductions_in,
     settled,
     volume,
 )
@@ -48,8 +48,15 @@ class Schedule:
         self.merged: dict[Axis, Axis] = {}
         self.addresses: dict[Any, Address] = {}
         self.bare: set[Axis] = set()
+        self._seen: set[Expr] = set()
         self.stores = [settled(trace, store) for store in [*self._stores(outputs), *stores]]
-        self._read_addresses()
+        for store in self.stores:
+            if store.partial is None:
+                self.addresses[id(store)] = self.linear(store.index, store.sizes)
+            self._visit(store.expr)
+        self.outside = list(map(trace.resolve, trace.outside))
+        for e in self.outside:
+            self._visit(e)
         self._merge()
         self.order = self._order()
         self.groups = [self._group(stores) for stores in self._grouped()]
@@ -57,12 +64,11 @@ class Schedule:
     # addresses
 
     def _stores(self, outputs: list[Value]) -> list[Store]:
-        t, stores = self.trace, []
+        stores = []
         for number, output in enumerate(outputs):
             value = output.refresh()
-            sizes = value.shape
-            index = [position(t, d) for d in value.dims]
-            stores += self._split(Store(number, index, sizes, t.resolve(value.expr)))
+            index = [position(self.trace, d) for d in value.dims]
+            stores += self._split(Store(number, index, value.shape, value.expr))
         return stores
 
     def _split(self, store: Store) -> list[Store]:
@@ -87,7 +93,7 @@ class Schedule:
         return [store]
 
     def mono(self, size: Size) -> Mono:
-        return self.atoms(self.trace.text(size))
+        return self.atoms(str(size))
 
     def atoms(self, text: str, within: tuple[str, ...] = ()) -> Mono:
         text = self.trace.text(Size(self.trace.hints.get(text, 1), text))
@@ -136,33 +142,20 @@ class Schedule:
                 address.rest.append((e, factor))
             else:
                 address.terms[e.data] = factor
-        elif e.kind == "const":
-            if e.data:
-                address.rest.append((None, self.times(factor, (e.data, ()))))
-        elif e.kind == "size":
-            address.rest.append((None, self.times(factor, self.atoms(e.data))))
+        elif e.kind in {"const", "size"}:
+            if e.data != 0:
+                address.rest.append((None, self.times(factor, self._factor(e))))
         elif e.data == "index_add":
             for a in e.args:
                 self._expand(address, a, factor)
-        elif e.data == "index_mul" and e.args[1].kind in {"const", "size"}:
-            self._expand(address, e.args[0], self.times(factor, self._factor(e.args[1])))
-        elif e.data == "index_mul" and e.args[0].kind in {"const", "size"}:
-            self._expand(address, e.args[1], self.times(factor, self._factor(e.args[0])))
+        elif e.data == "index_mul" and any(a.kind in {"const", "size"} for a in e.args):
+            a, n = e.args if e.args[1].kind in {"const", "size"} else reversed(e.args)
+            self._expand(address, a, self.times(factor, self._factor(n)))
         else:
             address.rest.append((e, factor))
 
     def _factor(self, e: Expr) -> Mono:
         return (e.data, ()) if e.kind == "const" else self.atoms(e.data)
-
-    def _read_addresses(self) -> None:
-        self._seen: set[Expr] = set()
-        for store in self.stores:
-            if store.partial is None:
-                self.addresses[id(store)] = self.linear(store.index, store.sizes)
-            self._visit(store.expr)
-        self.outside = list(map(self.trace.resolve, self.trace.outside))
-        for e in self.outside:
-            self._visit(e)
 
     def _visit(self, e: Expr) -> None:
         if e in self._seen:
@@ -197,7 +190,12 @@ class Schedule:
             pair = next((two for two in permutations(now, 2) if self._mergeable(*two, reduces)), None)
             if pair is None:
                 return
-            self._join(*pair)
+            axis = self.trace.axis(pair[0].size * pair[1].size)
+            self.merged |= dict.fromkeys(pair, axis)
+            for terms in (address.terms for address in self.addresses.values()):
+                if pair[1] in terms:
+                    terms[axis] = terms.pop(pair[1])
+                    del terms[pair[0]]
 
     def _mergeable(self, a: Axis, b: Axis, reduces: list[Expr]) -> bool:
         if a in self.bare or b in self.bare:
@@ -206,12 +204,9 @@ class Schedule:
         met = False
         for address in self.addresses.values():
             x, y = address.terms.get(a), address.terms.get(b)
-            if (x is None) != (y is None):
+            if x != (None if y is None else self.times(y, inner)):
                 return False
-            if x is not None and y is not None:
-                met = True
-                if x != self.times(y, inner):
-                    return False
+            met = met or x is not None
         sides = [(r.data[1], r.axes) for r in reduces]
         sides += [(s.partial[1], s.axes - set(s.partial[1])) for s in self.stores if s.partial]
         for along, across in sides:
@@ -219,14 +214,6 @@ class Schedule:
             if (a in bound) != (b in bound) or (a in free) != (b in free):
                 return False
         return met
-
-    def _join(self, a: Axis, b: Axis) -> None:
-        axis = self.trace.axis(a.size * b.size)
-        self.merged[a] = self.merged[b] = axis
-        for address in self.addresses.values():
-            if b in address.terms:
-                address.terms[axis] = address.terms.pop(b)
-                del address.terms[a]
 
     def hint(self, mono: Mono) -> int:
         return mono[0] * math.prod(self.trace.hints.get(t, 1) for t in mono[1])
@@ -271,25 +258,13 @@ class Schedule:
 
     # groups and stages
 
-    def reduces(
-        self, e: Expr, into: dict[Expr, None] | None = None, visited: set[Expr] | None = None
-    ) -> dict[Expr, None]:
-        """Reductions in `e`, those that others need first."""
-        into = {} if into is None else into
-        visited = set() if visited is None else visited
-        if e not in visited:
-            visited.add(e)
-            for a in e.args:
-                self.reduces(a, into, visited)
-            if e.kind == "reduce":
-                into[e] = None
-        return into
-
     def store_axes(self, store: Store) -> frozenset[Axis]:
         return self.axes(store.axes)
 
     def _bound(self, stores: list[Store]) -> frozenset[Axis]:
-        return self.axes(bound_along(s.expr for s in stores))
+        """Axes along which something is reduced or scanned."""
+        along = [e for e in parts(*(s.expr for s in stores)) if e.kind in ALONG]
+        return self.axes(axis for e in along for axis in e.data[1])
 
     def _rows(self, stores: list[Store]) -> frozenset[Axis]:
         return frozenset.intersection(*map(self.store_axes, stores)) - self._bound(stores)
@@ -311,28 +286,19 @@ class Schedule:
         a, b, both = self._rows(group), self._rows([store]), self._rows([*group, store])
         if not self._leaves(group) & self._leaves([store]):
             return False
-        if self.target == "cuda":
-            # Rows run side by side there; a program has one run of lanes beside them, no loop of stores.
-            rests = [self.store_axes(s) - both for s in [*group, store]]
-            return (
-                both in (a, b)
-                and len(frozenset().union(*rests)) <= 1
-                and all(self.store_axes(s) >= both for s in group)
-            )
-        if both in (a, b):
-            # Axes of a store outside the common rows must be looped over once, not stored again and again.
-            return all(self.store_axes(s) >= both for s in [*group, store])
-        return self.volume(both) >= 16
+        if both not in (a, b):
+            return self.target == "cpu" and self.volume(both) >= 16
+        # On a GPU rows run side by side; a program has one run of lanes beside them, no loop of stores.
+        rests = frozenset().union(*(self.store_axes(s) - both for s in [*group, store]))
+        # Axes of a store outside the common rows must be looped over once, not stored again and again.
+        once = all(self.store_axes(s) >= both for s in [*group, store])
+        return once and (self.target == "cpu" or len(rests) <= 1)
 
     def _group(self, stores: list[Store]) -> Group:
         bound = self._bound(stores)
         rows = self.sorted(self._rows(stores))
-        reduces: dict[Expr, None] = {}
-        for s in stores:
-            self.reduces(s.expr, reduces)
-        used = frozenset().union(
-            *[self.axes(r.args[0].every) for r in reduces], *[self.store_axes(s) for s in stores]
-        )
+        reduces = reductions_in(*(s.expr for s in stores))
+        used = self.axes(a for r in reduces for a in r.args[0].every).union(*map(self.store_axes, stores))
         walked = self.sorted(used)
         tile = walked[-1] if walked and walked[-1] in rows else None
         if tile is not None and self.target == "cpu" and self._walks_along(bound, stores):
@@ -374,15 +340,13 @@ class Schedule:
     def _stages(self, stores: list[Store], reduces: dict[Expr, None], rows: list[Axis]) -> list[Stage]:
         level: dict[Expr, int] = {}
         for r in reduces:
-            level[r] = 1 + max((level[x] for x in self.reduces(r.args[0])), default=0)
+            level[r] = 1 + max((level[x] for x in reductions_in(r.args[0])), default=0)
         stages: dict[tuple[int, tuple[Axis, ...]], Stage] = {}
-        items: list[tuple[int, Item, frozenset[Axis]]] = []
-        for r, k in level.items():
-            items.append((k, r, self.axes(r.args[0].axes)))
+        items: list[tuple[int, Item, frozenset[Axis]]]
+        items = [(k, r, self.axes(r.args[0].axes)) for r, k in level.items()]
         for s in stores:
-            items.append(
-                (1 + max((level[x] for x in self.reduces(s.expr)), default=0), s, self.store_axes(s))
-            )
+            after = max((level[x] for x in reductions_in(s.expr)), default=0)
+            items.append((1 + after, s, self.store_axes(s)))
         for k, item, axes in sorted(items, key=lambda i: i[0]):
             loops = tuple(self.sorted(axes - set(rows)))
             stages.setdefault((k, loops), Stage(list(loops), [])).items.append(item)

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from passagent.expert.choices import Plan
 from passagent.expert.graph import words
-from passagent.expert.lower.attention_lowering import Attention
-from passagent.expert.lower.dtypes import HALVES
-from passagent.expert.lower.expressions import Axis, Expr, Value, parts
+from passagent.expert.lower.attention import Attention
+from passagent.expert.lower.expressions import HALVES, Axis, Expr, Value, parts
 from passagent.expert.schedule.schedule import Schedule
 from passagent.expert.write.cuda_text import within
 from passagent.expert.write.cuda_values import TritonValues
@@ -70,15 +68,12 @@ class AttentionText(TritonValues):
     s: Placed
 
     def __init__(self, low: Attention, schedule: Placed, name: str, names: list[str]) -> None:
-        super().__init__(schedule, name, [*names, "scores", "weights", "result"], ["out"], Plan())
-        self.low, self.lines, self.indent = low, [], 1
-        self.scopes, self.results, self.decisive, self.joined = [{}], {}, set(), []
-        self.unit = "(1, 1)"
+        super().__init__(schedule, name, [*names, "scores", "weights", "result"], ["out"])
+        self.low = low
         self.counts.update(dict.fromkeys(_OWN, 1))
         every = parts(low.query, low.key, low.value, low.score)
-        self.generic = next(
-            (self.names[e.data] for e in every if e.kind == "load" and e.dtype == "half"), None
-        )
+        halves = (self.names[e.data] for e in every if e.kind == "load" and e.dtype == "half")
+        self.generic = next(halves, None)
         self.places: dict[Axis, str] = {}
         self.masks: dict[Axis, str] = {}
         roles = (low.rows, low.columns, low.depth, low.width)
@@ -112,9 +107,6 @@ class AttentionText(TritonValues):
         return self.names[e.data] if number >= 0 else super().load(e, depth)
 
     # text
-
-    def host(self, axes: list[Axis]) -> str:
-        return product(self.s.trace.text(a.size) for a in axes)
 
     def place(self, axes: list[Axis], index: str, step: str, mask: str) -> None:
         """Write the axes' indices, made of the index over all of them, and the mask where it is inside."""
@@ -270,17 +262,17 @@ def attention_kernel(
     writer = AttentionText(low, schedule, name, names)
     writer.body()
     sides = {"heads": writer.heads, "rows": writer.rows, "columns": writer.columns}
-    host = {key: writer.host(axes) for key, axes in sides.items()}
+    host = {key: product(str(a.size) for a in axes) for key, axes in sides.items()}
     heads, rows, columns = (schedule.volume(axes) for axes in sides.values())
     moved = 4 * heads * (rows + columns) * schedule.volume(writer.deep)
     hints = (heads, columns, rows, moved)
-    part = Part(name, writer.lines, [host["heads"]], host["columns"], False, KIND, host["rows"], "", hints)
-    part.padded = {"DEPTH": writer.host(writer.deep), "WIDTH": writer.host(writer.width)}
+    part = Part(writer.lines, [host["heads"]], host["columns"], False, KIND, host["rows"], "", hints)
+    padded = {"DEPTH": writer.deep, "WIDTH": writer.width}
+    part.padded = {key: product(str(a.size) for a in axes) for key, axes in padded.items()}
     part.stages = stages
     part.each = {"half": f"{writer.generic}.dtype.itemsize", "float32": "4"}.get(low.query.dtype, "2")
     texts = [*shape, *low.trace.guards, *writer.sizes, *host.values(), *part.padded.values()]
     writer.params.update(dict.fromkeys(mentioned(parameters, texts)))
     arguments = [*names, *writer.params, "out", *writer.sizes.values()]
-    source = part.text("triton.jit", [*arguments, *part.numbers("")])
-    used = list(range(len(names)))
-    return TritonKernel(source, name, used, list(writer.sizes), list(writer.params), [part]), shape
+    used, sizes = list(range(len(names))), list(writer.sizes)
+    return TritonKernel("", name, used, sizes, list(writer.params), [part], arguments), shape

@@ -6,16 +6,19 @@ come from another cache line. A band of rows is brought into a buffer that has t
 
 from __future__ import annotations
 
-from passagent.expert.lower.dtypes import HALVES
-from passagent.expert.lower.expressions import Axis, Expr, parts
+from passagent.expert.lower.expressions import HALVES, Axis, Expr, parts
 from passagent.expert.schedule.parts import Address, Group, Stage
-from passagent.expert.write.cpp_values import Scope, ValueWriter
+from passagent.expert.write.cpp_values import BAND, ValueWriter, indented
 from passagent.expert.write.writer import cost
 
-BAND = 16
-"""Rows turned at a time: what they share are whole cache lines of float32."""
+FEWEST_ROWS = 8
+"""Rows from which a table pays."""
+LONGEST = 16384
+"""Elements of a table, at most."""
+COSTLY = 4
+"""Operations of a value of float32 that is worth a table; one of 16 bits is worth it for its conversion."""
 
-HELPERS = f"""\
+TURNING = f"""\
 // {BAND} rows of a tensor that lies across them: n elements of each, `step` apart, to rows of floats or back.
 template <class T>
 static void turn(const T* from, int64_t step, int64_t n, int64_t rows, float* to, int64_t width) {{
@@ -39,16 +42,10 @@ static void turn_back(const float* from, int64_t width, int64_t n, int64_t rows,
 
 
 class BandWriter(ValueWriter):
-    """Finds what is to be turned in a group, and writes how."""
-
-    band: Axis | None
-    """The row axis that goes through memory one by one where the loops do not."""
-    turned: dict[Expr | int, str]
-    """Buffers of loads, and of stores (by id)."""
+    """Finds what is to be turned in a group, and what depends on the innermost axis alone, and writes how."""
 
     def find_band(self, group: Group) -> None:
         """Choose the loads and stores of a group that are turned."""
-        self.band, self.turned = None, {}
         if not group.rows:
             return
         row, addresses, other = group.rows[-1], dict[Expr | int, None](), set[Expr | int]()
@@ -64,16 +61,10 @@ class BandWriter(ValueWriter):
         if keys:
             self.band = row
             size = f"{BAND} * {self._width(group)}"
-            for key in sorted(keys, key=self._rank):
+            # loads by the number of their input, then stores
+            for key in sorted(keys, key=lambda key: (1, 0) if isinstance(key, int) else (0, key.data)):
                 self.turned[key] = self.fresh("turned")
                 self.buffers.append((self.turned[key], "float", size))
-
-    def _rank(self, key: Expr | int) -> tuple[int, int]:
-        """Loads by the number of their input, then stores."""
-        return (1, 0) if isinstance(key, int) else (0, key.data)
-
-    def _vector(self, group: Group) -> Axis:
-        return next(stage.loops[-1] for stage in group.stages if stage.loops)
 
     def _across(self, address: Address, dtype: str, row: Axis, stage: Stage, group: Group) -> bool:
         loops = stage.loops if group.tile is None else [*stage.loops[:-1], group.tile]
@@ -86,26 +77,12 @@ class BandWriter(ValueWriter):
         plain = set(steps) <= axes and all(e is None for e, _ in address.rest)
         return plain and steps.get(row) == (1, ()) and vector in steps and steps[vector] != (1, ())
 
-    def turned_element(self, key: Expr | int) -> str:
-        """The element of a turned tensor in the current loop."""
-        assert self.band is not None
-        vector = self.scope.axes[-1]
-        at = self.index_text(vector, relative=True)
-        return f"{self.turned[key]}[({self.axis_name(self.band)} - first) * {self._width(self.g)} + {at}]"
-
-    def _width(self, group: Group) -> str:
-        """Floats from row to row of a buffer: no power of two, or all rows would share a few cache sets."""
-        return f"({self.extent(self._vector(group))} + {BAND})"
-
     def banded(self, group: Group, inner: list[str]) -> list[str]:
         """The rows of a band around `inner`, between what is turned before and after them."""
         assert self.band is not None
         name, size, vector = self.axis_name(self.band), self.axis_size(self.band), self._vector(group)
-        before = [
-            f"const int64_t first = band * {BAND};",
-            f"const int64_t high = std::min<int64_t>({BAND}, {size} - first);",
-        ]
-        after = []
+        before, after = [f"const int64_t first = band * {BAND};"], list[str]()
+        before.append(f"const int64_t high = std::min<int64_t>({BAND}, {size} - first);")
         width = self._width(group).strip("()")
         count = "count" if vector is group.tile else self.extent(vector)
         for key, buffer in self.turned.items():
@@ -120,7 +97,7 @@ class BandWriter(ValueWriter):
                 place = self._place(self.names[key.data], address, group, vector)
                 before.append(f"turn({place}, {step}, {count}, high, {buffer}.data(), {width});")
         loop = f"for (int64_t {name} = first; {name} < first + high; ++{name}) {{"
-        return [*before, loop, *[f"  {line}" for line in inner], "}", *after]
+        return [*before, loop, *indented(inner), "}", *after]
 
     def _place(self, name: str, address: Address, group: Group, vector: Axis) -> str:
         """Where a band begins in a tensor."""
@@ -134,21 +111,8 @@ class BandWriter(ValueWriter):
         parts += [self.mono(mono) for _, mono in address.rest]
         return " + ".join(parts)
 
-
-FEWEST_ROWS = 8
-"""Rows from which a table pays."""
-LONGEST = 16384
-"""Elements of a table, at most."""
-COSTLY = 4
-"""Operations of a value of float32 that is worth a table; one of 16 bits is worth it for its conversion."""
-
-
-class TableWriter(BandWriter):
-    """Finds the values of a group that depend on the innermost axis alone, and writes their tables."""
-
     def find_tables(self, group: Group) -> list[str]:
         """Choose the tables of a group; the lines that fill them."""
-        self.tables = {}
         rows = [*group.rows, *([group.tile] if group.tile else [])]
         fewest = FEWEST_ROWS * (group.tile.size.hint if group.tile else 1)
         chosen: dict[Expr, Axis] = {}
@@ -195,24 +159,6 @@ class TableWriter(BandWriter):
             lines = self.nest(stage)
         self.g = group
         return lines
-
-    def begin(self, stage: Stage) -> None:
-        """Make ready to write a stage."""
-        depth = len(stage.loops)
-        self.scope = Scope(
-            stage.loops,
-            [[] for _ in range(depth + 1)],
-            [[] for _ in range(depth + 1)],
-            [{} for _ in range(depth + 1)],
-        )
-        self.clauses: dict[str, list[str]] = {}
-        self.before_block: list[str] = []
-        self.after_block: list[str] = []
-        self.values_of, self.pointers, self.new_kept = {}, {}, {}
-
-    def nest(self, stage: Stage) -> list[str]:
-        """Write the loops of a stage, as CppWriter.nest does."""
-        raise NotImplementedError
 
 
 def _converted(e: Expr) -> Expr | None:

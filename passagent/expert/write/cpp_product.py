@@ -31,7 +31,7 @@ _SOURCE = """\
 typedef float lanes __attribute__((vector_size(64)));
 typedef float loose __attribute__((vector_size(64), aligned(4)));
 typedef int32_t places __attribute__((vector_size(64)));
-constexpr int LANES = 16, WIDE = 32, ROWS = 8, DEEP = 256, TALL = {tall};
+constexpr int LANES = 16, WIDE = 32, ROWS = 8, DEEP = 256, TALL = 128;
 {epilogue}
 // 16 rows of 16 become columns: halves change places, then quarters, and so on.
 template <int STEP> static inline void turn(lanes* rows) {{
@@ -128,7 +128,6 @@ void {name}(const float* x, const float* w, {bias}float* out, int64_t rows, int6
   }}
 }}
 """
-_TALL = 128
 _PARALLEL = re.compile(r"^\s*#pragma omp parallel.*\n", re.MULTILINE)
 _GRAIN = 8
 """Multiplications that take as long as an element of other loops does."""
@@ -141,20 +140,13 @@ def product_region(graph: fx.Graph, target: str) -> Region | None:
         return None
     if nodes[0].meta.get("library_only") or len(nodes[0].args) < 2 or nodes[0].kwargs.keys() - {"bias"}:
         return None
-    if any(example(node).dtype != torch.float32 for node in nodes[0].all_input_nodes):
+    tensors = list(map(example, nodes[0].all_input_nodes))
+    if any(t.dtype != torch.float32 or not t.is_contiguous() for t in tensors):
         return None
-    if not all(example(node).is_contiguous() for node in nodes[0].all_input_nodes):
+    if any(op_name(b) not in BEHIND or b.all_input_nodes != [a] for a, b in itertools.pairwise(nodes)):
         return None
-    for before, node in itertools.pairwise(nodes):
-        if op_name(node) not in BEHIND or node.all_input_nodes != [before]:
-            return None
     region = make_region(graph, nodes)
     return region if region is not None and region.outputs == nodes[-1:] else None
-
-
-def is_product(region: Region) -> bool:
-    """Tell whether `product_region` made it."""
-    return op_name(region.nodes[0]) == "linear"
 
 
 def product_variant(region: Region, name: str, parameters: int, plan: Plan) -> Variant:
@@ -167,7 +159,6 @@ def product_variant(region: Region, name: str, parameters: int, plan: Plan) -> V
     epilogue, behind = _epilogue(region, plan) if len(region.nodes) > 1 else ("", "")
     source = _SOURCE.format(
         name=name,
-        tall=_TALL,
         epilogue=epilogue,
         behind=behind,
         grain=plan.grain * _GRAIN,

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from passagent.expert.lower.dtypes import FLOATING, HALVES
-from passagent.expert.lower.expressions import Expr, parts
+from passagent.expert.lower.expressions import FLOATING, HALVES, Expr, parts
 from passagent.expert.schedule.parts import Group, Stage, Store
-from passagent.expert.write import cpp_bands
-from passagent.expert.write.cpp_bands import TableWriter
-from passagent.expert.write.cpp_values import Scope
-from passagent.expert.write.writer import Kernel, bare, cost, mentioned, parenthesised, wrapped
+from passagent.expert.write.cpp_bands import BAND, TURNING, BandWriter
+from passagent.expert.write.cpp_values import indented
+from passagent.expert.write.writer import Kernel, bare, cost, decoded, mentioned, parenthesised, wrapped
 
 HELPERS = """\
 // Rows of T as float: float32 in place, 16-bit types through a buffer.
@@ -33,7 +31,7 @@ static inline float either(bool test, float a, float b) {
 """
 
 
-class CppWriter(TableWriter):
+class CppWriter(BandWriter):
     """One C++ function for all groups of a schedule; `names` are of the inputs."""
 
     def kernel(self, shapes: list[list[str]], parameters: list[str]) -> Kernel:
@@ -60,11 +58,10 @@ class CppWriter(TableWriter):
         text = "\n".join([signature, *[line for body in bodies for line in body], *end, "}"])
         helpers = "#include <vector>\n\n" if self.heap else ""
         helpers += HELPERS + "\n" if self.blocked else ""
-        helpers += cpp_bands.HELPERS + "\n" if self.turns else ""
+        helpers += TURNING + "\n" if self.turns else ""
         helpers += CHOICE + "\n" if self.chooses else ""
-        return Kernel(
-            (helpers + text + "\n"), self.name, sorted(self.inputs), list(self.sizes), list(self.params)
-        )
+        source = helpers + text + "\n"
+        return Kernel(source, self.name, sorted(self.inputs), list(self.sizes), list(self.params))
 
     def check(self, outside: Expr) -> list[str]:
         """Return 1, before anything is written, where an index is out of range."""
@@ -72,62 +69,48 @@ class CppWriter(TableWriter):
         stage = Stage(self.s.sorted(self.s.axes(outside.axes)), [maximum])
         lines = self.group(Group([], None, [stage]), alone=True)
         lines = ["  // out of range: an IndexError", *lines, f"  if ({self.results[maximum]} > 0) return 1;"]
-        return ["  {", *_indent(lines), "  }"]
+        return ["  {", *indented(lines), "  }"]
 
     def group(self, group: Group, alone: bool) -> list[str]:
-        self.g = group
-        self.buffers: list[tuple[str, str, str]] = []
-        self.results: dict[Expr, str] = {}
-        self.row = Scope([], [[]], [[]], [{}])
-        self.buffered: dict[Expr, str] = {}
-        self.row_pointers: dict[str, str] = {}
+        self.begin_group(group)
         self.find_band(group)
         levels = len(group.rows) + (group.tile is not None)
         self.lone_row = group.rows[0] if levels == 1 and group.rows and self.band is None else None
         self.turns = self.turns or self.band is not None
-        self.keeping, self.number = [set()], 0
         tables = self.find_tables(group)
         self.keeping = [self.to_keep(group, k) for k in range(len(group.stages))]
         stages = [self.stage(s, k) for k, s in enumerate(group.stages)]
-        rows = [self.axis_size(a) for a in group.rows if a is not self.band]
-        head: list[str] = []
+        parts = [(self.axis_name(a), self.axis_size(a)) for a in group.rows if a is not self.band]
+        head, bounds, block = list[str](), list[str](), self.plan.block
         if self.band is not None:
             n = self.axis_size(self.band)
-            head.append(f"const int64_t bands = ({n} + {cpp_bands.BAND - 1}) / {cpp_bands.BAND};")
-            rows = [*rows, "bands"]
+            head.append(f"const int64_t bands = ({n} + {BAND - 1}) / {BAND};")
+            parts.append(("band", "bands"))
         if group.tile is not None:
             n = self.axis_size(group.tile)
-            head.append(f"const int64_t tiles = ({n} + {self.plan.block - 1}) / {self.plan.block};")
-            rows = [*rows, "tiles"]
-        total = " * ".join(rows) or "1"
+            head.append(f"const int64_t tiles = ({n} + {block - 1}) / {block};")
+            parts.append(("tile", "tiles"))
+            bounds.append(f"const int64_t start = tile * {block};")
+            bounds.append(f"const int64_t count = std::min<int64_t>({block}, {n} - start);")
         walks = ([*group.rows, *stage.loops] for stage in reversed(group.stages))
         work = " * ".join(self.axis_size(a) for a in max(walks, key=self.s.volume, default=[])) or "1"
-        inner = list(self.row.lines[0])
-        for lines in stages:
-            inner += lines
+        inner = [*self.row.lines[0], *(line for lines in stages for line in lines)]
         if self.band is not None:
             inner = self.banded(group, inner)
-        if group.rows or group.tile is not None:
-            inner = [*self.decode(group), *inner]
-        parallel = bool(rows)
-        if not parallel:
-            body = [*self.declared(), *tables, *inner]
-            return [*_indent(head), *_indent(body if alone else ["{", *_indent(body), "}"])]
-        loop = ["for (int64_t row = 0; row < rows; ++row) {", *_indent(inner), "}"]
-        head.append(f"const int64_t rows = {total};")
-        condition = f"if ({work} > {self.plan.grain})"
-        if self.buffers:
-            declarations = self.declared()
-            body = [
-                f"#pragma omp parallel {condition}",
-                "{",
-                *_indent([*declarations, *tables, "#pragma omp for", *loop]),
-                "}",
-            ]
-        else:
-            body = [f"#pragma omp parallel for {condition}", *loop]
-        lines = [*head, *body]
-        return _indent(lines if alone else ["{", *_indent(lines), "}"])
+        indices = decoded("row", [(name, parenthesised(size)) for name, size in parts], "/")
+        named = [f"const int64_t {name} = {text};" for name, text in indices if name != "row"]
+        inner = [*named, *bounds, *inner]
+        before = [*self.declared(), *tables]
+        lines = [*before, *inner]
+        if parts:
+            loop = ["for (int64_t row = 0; row < rows; ++row) {", *indented(inner), "}"]
+            head.append(f"const int64_t rows = {' * '.join(size for _, size in parts)};")
+            condition = f"if ({work} > {self.plan.grain})"
+            lines = [*head, f"#pragma omp parallel for {condition}", *loop]
+            if self.buffers:
+                whole = indented([*before, "#pragma omp for", *loop])
+                lines = [*head, f"#pragma omp parallel {condition}", "{", *whole, "}"]
+        return indented(lines if alone else ["{", *indented(lines), "}"])
 
     def declared(self) -> list[str]:
         """Buffers: of a known size on the stack, else on the heap, one for each thread."""
@@ -135,27 +118,6 @@ class CppWriter(TableWriter):
         return [
             f"{t} {n}[{c}];" if c.isdigit() else f"std::vector<{t}> {n}({c});" for n, t, c in self.buffers
         ]
-
-    def decode(self, group: Group) -> list[str]:
-        """The indices of a row from its number."""
-        lines, rest = [], "row"
-        parts = [(self.axis_name(a), self.axis_size(a)) for a in group.rows if a is not self.band]
-        if self.band is not None:
-            parts.append(("band", "bands"))
-        if group.tile is not None:
-            parts.append(("tile", "tiles"))
-        for position, (name, size) in enumerate(reversed(parts)):
-            if name == "row":
-                continue
-            last = position == len(parts) - 1
-            value = rest if last else f"{rest} % {parenthesised(size)}"
-            lines.append(f"const int64_t {name} = {value};")
-            rest = f"{rest} / {parenthesised(size)}"
-        if group.tile is not None:
-            n = self.axis_size(group.tile)
-            lines.append(f"const int64_t start = tile * {self.plan.block};")
-            lines.append(f"const int64_t count = std::min<int64_t>({self.plan.block}, {n} - start);")
-        return lines
 
     def to_keep(self, group: Group, number: int) -> set[Expr]:
         """Costly values of stage `number` that a later stage over the same loops needs again."""
@@ -175,7 +137,7 @@ class CppWriter(TableWriter):
 
     def stage(self, stage: Stage, number: int) -> list[str]:
         self.count_uses(stage)
-        self.number = number
+        self.at = number
         self.begin(stage)
         for item in stage.items:
             if isinstance(item, Store):
@@ -185,85 +147,39 @@ class CppWriter(TableWriter):
         self.buffered.update(self.new_kept)
         return self.nest(stage)
 
-    def nest(self, stage: Stage) -> list[str]:
-        """The loops of a stage around what was written for them."""
-        scope, depth = self.scope, len(stage.loops)
-        if depth == 0:
-            return [*scope.lines[0], *scope.tails[0]]
-        vector = stage.loops[-1]
-        body = scope.lines[depth]
-        clause = "".join(f" reduction({op}:{', '.join(v)})" for op, v in self.clauses.items())
-        if self.is_short(vector):
-            inner = [f"for (int64_t j = 0; j < {self.axis_size(vector)}; ++j) {{", *_indent(body), "}"]
-            return self.around(stage, [*self.before_block, *inner, *self.after_block])
-        inner = [f"#pragma omp simd{clause}", "for (int64_t j = 0; j < count; ++j) {", *_indent(body), "}"]
-        inner = inner if body else []
-        inner = [*self.before_block, *inner, *self.after_block]
-        if vector is not self.g.tile:
-            n = self.axis_size(vector)
-            block = self.plan.block
-            inner = [
-                f"for (int64_t start = 0; start < {n}; start += {block}) {{",
-                f"  const int64_t count = std::min<int64_t>({block}, {n} - start);",
-                *_indent(inner),
-                "}",
-            ]
-        elif self.before_block or self.after_block:
-            inner = ["{", *_indent(inner), "}"]
-        return self.around(stage, inner)
-
-    def around(self, stage: Stage, inner: list[str]) -> list[str]:
-        """The outer loops of a stage."""
-        scope, depth = self.scope, len(stage.loops)
-        lines = [*scope.lines[depth - 1], *inner, *scope.tails[depth - 1]]
-        for level in range(depth - 2, -1, -1):
-            axis = stage.loops[level]
-            name = self.axis_name(axis)
-            loop = [
-                f"for (int64_t {name} = 0; {name} < {self.axis_size(axis)}; ++{name}) {{",
-                *_indent(lines),
-                "}",
-            ]
-            lines = [*scope.lines[level], *loop, *scope.tails[level]]
-        return lines
-
     def store(self, store: Store) -> None:
         depth = len(self.scope.axes)
         address = self.s.addresses[id(store)]
         if self.copied(store):
             return
+        value, body = bare(self.emit(self.unrounded(store), depth)), self.scope.lines[depth]
         if id(store) in self.turned:
-            value = self.emit(self.unrounded(store), depth)
-            self.scope.lines[depth].append(f"{self.turned_element(id(store))} = {bare(value)};")
+            body.append(f"{self.turned_element(id(store))} = {value};")
             return
-        value = self.emit(self.unrounded(store), depth)
         name, dtype = self.outputs[store.out], store.expr.dtype
         if self.apart(dtype) and not self.walks(address):
             buffer = self.fresh(f"{name}_values")
             lines, (element, _) = self.aside(lambda: self.pointer(name, dtype, address, const=False))
             self.before_block.append(f"{self.vtype(dtype)} {buffer}[{self.plan.block}];")
-            self.scope.lines[depth].append(f"{buffer}[j] = {bare(value)};")
+            body.append(f"{buffer}[j] = {value};")
             self.after_block += self.element_loop([*lines, f"{element} = {buffer}[j];"])
             return
         pointer, unit = self.pointer(name, dtype, address, const=False)
         if dtype in HALVES and unit:
             self.blocked = True
             buffer, row = self.fresh(f"{name}_buffer"), self.fresh(f"{name}_values")
-            self.before_block += [
-                f"float {buffer}[{self.plan.block}];",
-                f"float* {row} = room({pointer} + start, {buffer});",
-            ]
+            self.before_block.append(f"float {buffer}[{self.plan.block}];")
+            self.before_block.append(f"float* {row} = room({pointer} + start, {buffer});")
             self.after_block.append(f"put({pointer} + start, {row}, count);")
-            self.scope.lines[depth].append(f"{row}[j] = {bare(value)};")
+            body.append(f"{row}[j] = {value};")
         else:
-            self.scope.lines[depth].append(f"{pointer} = {bare(value)};")
+            body.append(f"{pointer} = {value};")
 
     def copied(self, store: Store) -> bool:
         """Elements that are only moved, in runs, are copied as they are."""
         e, to = store.expr, self.s.addresses[id(store)]
-        if e.kind != "load" or self.uses.get(e, 0) > 1:
-            return False
-        if not (self.walks(to) and self.walks(self.s.addresses[e])):
+        is_moved = e.kind == "load" and self.uses.get(e, 0) <= 1
+        if not (is_moved and self.walks(to) and self.walks(self.s.addresses[e])):
             return False
         self.inputs[e.data] = e.dtype
         source = self.pointer(self.names[e.data], e.dtype, self.s.addresses[e], const=True)[0]
@@ -277,12 +193,9 @@ class CppWriter(TableWriter):
         loops = self.scope.axes
         body = self.emit(r.args[0], len(loops))
         kind, vtype = ("max" if name in {"max", "softmax_max"} else name), self.vtype(r.dtype)
-        stays = self.sees_nan(r)
-        start = {
-            "sum": "0",
-            "max": f"-std::numeric_limits<{vtype}>::infinity()",
-            "min": f"std::numeric_limits<{vtype}>::infinity()",
-        }[kind]
+        made_of = r.args[0].args[0] if r.args[0].data == "cast" else r.args[0]
+        stays = self.keeps_nan(name, r.dtype) and made_of.dtype in FLOATING  # a NaN that may be there
+        start = "0" if kind == "sum" else f"{'-' * (kind == 'max')}std::numeric_limits<{vtype}>::infinity()"
         if vtype == "int64_t" and kind != "sum":
             start = f"std::numeric_limits<int64_t>::{'lowest' if kind == 'max' else 'max'}()"
         stem = {"softmax_max": "top"}.get(name, name)
@@ -320,18 +233,12 @@ class CppWriter(TableWriter):
         buffer = self.buffer(free, held, "running_sums" if wide else f"{stem}s")
         size = " * ".join(self.extent(a) for a in free)
         self.scope.lines[0].append(f"std::fill_n(&{buffer}[0], {size}, {held}({start}));")
-        self.scope.lines[len(loops)].append(
-            self.update(kind, f"{buffer}[{self.offset(free, loops)}]", body, stays)
-        )
+        element = f"{buffer}[{self.offset(free, loops)}]"
+        self.scope.lines[len(loops)].append(self.update(kind, element, body, stays))
         self.results[r] = buffer
         if wide:
             self.results[r] = self.buffer(free, vtype, f"{stem}s")
             self.scope.tails[0].append(f"std::copy_n(&{buffer}[0], {size}, &{self.results[r]}[0]);")
-
-    def sees_nan(self, r: Expr) -> bool:
-        """Tell whether a reduction keeps a NaN that may be among what it is made of."""
-        e = r.args[0].args[0] if r.args[0].data == "cast" else r.args[0]
-        return self.keeps_nan(r.data[0], r.dtype) and e.dtype in FLOATING
 
     def update(self, kind: str, target: str, body: str, stays: bool, flag: str = "") -> str:
         """Take another value into a reduction, in which NaN `stays`, or is noted in `flag`."""
@@ -343,7 +250,3 @@ class CppWriter(TableWriter):
         if stays:
             test = f"({test}) | ({value} != {value})"
         return f"{{ const auto {value} = {bare(body)}; {target} = ({test}) ? {value} : {target};{noted} }}"
-
-
-def _indent(lines: list[str]) -> list[str]:
-    return [f"  {line}" for line in lines]

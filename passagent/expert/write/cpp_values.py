@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
+from passagent.expert.choices import Plan
 from passagent.expert.graph import words
-from passagent.expert.lower.dtypes import FLOATING, HALVES
-from passagent.expert.lower.expressions import Axis, Expr
+from passagent.expert.lower.expressions import FLOATING, HALVES, Axis, Expr
 from passagent.expert.lower.symbolic_sizes import Unsupported
-from passagent.expert.schedule.parts import Address, Group
+from passagent.expert.schedule.parts import Address, Group, Stage
+from passagent.expert.schedule.schedule import Schedule
 from passagent.expert.write.writer import INFIX, Writer, bare, closed, parenthesised
 
 _PRELUDE = {"exp", "exp_added", "exp_below", "log10"}  # whose float32 form the prelude defines
@@ -21,45 +21,54 @@ FUNCTIONS |= {name: name for name in _SAME}
 _FORMS = {"neg": "-{0}", "not": "!{0}", "bits": "int64_t(__builtin_bit_cast(int32_t, {0}))"}
 _CALLED = frozenset(FUNCTIONS) - {"sqrt", "floor", "ceil", "rint", "abs", "fma", "copysign"}
 
+BAND = 16
+"""Rows turned at a time: what they share are whole cache lines of float32."""
 _Written = TypeVar("_Written")
 
 
-@dataclass
 class Scope:
     """A nest of loops being written."""
 
-    axes: list[Axis]
-    lines: list[list[str]]
-    """Statements before each loop, and in the innermost one."""
-    tails: list[list[str]]
-    """Statements after each loop."""
-    names: list[dict[Expr, str]]
+    def __init__(self, axes: list[Axis]) -> None:
+        self.axes, levels = axes, range(len(axes) + 1)
+        self.lines: list[list[str]] = [[] for _ in levels]
+        """Statements before each loop, and in the innermost one."""
+        self.tails: list[list[str]] = [[] for _ in levels]
+        """Statements after each loop."""
+        self.names: list[dict[Expr, str]] = [{} for _ in levels]
 
 
 class ValueWriter(Writer):
     """Writes expressions into the loops of the current stage."""
 
-    g: Group
-    scope: Scope
-    row: Scope
-    results: dict[Expr, str]
-    buffered: dict[Expr, str]
-    new_kept: dict[Expr, str]
-    keeping: list[set[Expr]]
-    buffers: list[tuple[str, str, str]]
-    number: int
-    blocked: bool
-    chooses: bool
-    before_block: list[str]
-    values_of: dict[str, str]
-    pointers: dict[str, str]
-    row_pointers: dict[str, str]
-    turned: dict[Expr | int, str]
-    tables: dict[Expr, str]
+    def __init__(
+        self, schedule: Schedule, name: str, names: list[str], outputs: list[str], plan: Plan
+    ) -> None:
+        super().__init__(schedule, name, names, outputs)
+        self.plan = plan
+        self.blocked = self.heap = self.chooses = self.turns = False
 
-    def turned_element(self, key: Expr | int) -> str:
-        """The element of a turned value, by BandWriter."""
-        raise NotImplementedError
+    def begin_group(self, group: Group) -> None:
+        """Make ready to write a group."""
+        self.g = group
+        self.buffers: list[tuple[str, str, str]] = []
+        self.results: dict[Expr, str] = {}
+        self.row = Scope([])
+        self.buffered, self.tables, self.row_pointers = {}, {}, dict[str, str]()
+        self.keeping, self.at = [set[Expr]()], 0
+        self.band: Axis | None = None
+        """The row axis that goes through memory one by one where the loops do not (BandWriter)."""
+        self.turned: dict[Expr | int, str] = {}
+        """Buffers of loads, and of stores (by id)."""
+
+    def begin(self, stage: Stage) -> None:
+        """Make ready to write a stage."""
+        self.scope = Scope(stage.loops)
+        self.clauses: dict[str, list[str]] = {}
+        self.before_block: list[str] = []
+        self.after_block: list[str] = []
+        self.values_of, self.pointers = dict[str, str](), dict[str, str]()
+        self.new_kept: dict[Expr, str] = {}
 
     def depth(self, e: Expr) -> int:
         """Loops of the stage that an expression needs; 0 outside all of them."""
@@ -72,15 +81,8 @@ class ValueWriter(Writer):
         names = self.scope.names[own_depth] if own_depth else self.row.names[0]
         if e in names:
             return names[e]
-        if e.kind == "const":
-            return self.literal(e.data, e.dtype)
-        if e.kind == "size":
-            return parenthesised(self.mono(self.s.atoms(e.data)))
-        if e.kind == "param":
-            self.params[e.data] = None
-            return e.data
-        if e.kind == "axis":
-            return f"({self.index_text(next(iter(self.s.axes([e.data]))))})"
+        if (leaf := self.leaf(e)) is not None:
+            return f"({leaf})" if e.kind == "axis" else leaf
         if e.kind == "reduce":
             return self.result(e)
         if e in self.tables:
@@ -88,7 +90,7 @@ class ValueWriter(Writer):
         if e in self.buffered:
             return f"{self.buffered[e]}[{self.offset(self.scope.axes, self.scope.axes)}]"
         text = self.load(e, own_depth) if e.kind == "load" else self.operation(e, own_depth)
-        keep = e in self.keeping[self.number]
+        keep = e in self.keeping[self.at]
         if not keep:
             if text.isidentifier() or (e.kind == "load" and self.uses.get(e, 2) == 1):
                 return text
@@ -100,9 +102,8 @@ class ValueWriter(Writer):
         names[e] = name
         if keep:
             buffer = self.buffer(self.scope.axes, "float", "kept")
-            self.scope.lines[own_depth].append(
-                f"{buffer}[{self.offset(self.scope.axes, self.scope.axes)}] = {name};"
-            )
+            place = self.offset(self.scope.axes, self.scope.axes)
+            self.scope.lines[own_depth].append(f"{buffer}[{place}] = {name};")
             self.new_kept[e] = buffer
         return name
 
@@ -116,9 +117,8 @@ class ValueWriter(Writer):
 
     def result(self, r: Expr) -> str:
         target = self.results[r]
-        loops = [
-            a for a in self.s.sorted(self.s.axes(r.axes)) if a in self.scope.axes or a not in self.g.rows
-        ]
+        axes = self.s.sorted(self.s.axes(r.axes))
+        loops = [a for a in axes if a in self.scope.axes or a not in self.g.rows]
         return f"{target}[{self.offset(loops, self.scope.axes)}]" if loops else target
 
     def operation(self, e: Expr, depth: int) -> str:
@@ -173,14 +173,12 @@ class ValueWriter(Writer):
             return f"round_to<{self.ctype(target)}>({bare(text)})"
         if target == "bool":
             return f"({text} != 0)"
-        if self.vtype(source) == self.vtype(target) and source != target and self.vtype(target) != "int64_t":
-            return text
         ctype = self.ctype(target)
         if self.vtype(target) == "int64_t" and ctype != "int64_t":
             return f"static_cast<int64_t>(static_cast<{ctype}>({text}))"
         return text if self.vtype(source) == self.vtype(target) else f"static_cast<{ctype}>({text})"
 
-    def literal(self, value: float | int | bool, dtype: str) -> str:
+    def number(self, value: float | int | bool, dtype: str) -> str:
         if dtype == "bool":
             return "true" if value else "false"
         if dtype not in FLOATING:
@@ -210,10 +208,8 @@ class ValueWriter(Writer):
                 return f"{self.values_of[pointer]}[j]"
             buffer, row = self.fresh(f"{name}_buffer"), self.fresh(f"{name}_values")
             self.values_of[pointer] = row
-            self.before_block += [
-                f"float {buffer}[{self.plan.block}];",
-                f"const float* {row} = as_float({pointer} + start, {buffer}, count);",
-            ]
+            self.before_block.append(f"float {buffer}[{self.plan.block}];")
+            self.before_block.append(f"const float* {row} = as_float({pointer} + start, {buffer}, count);")
             return f"{row}[j]"
         return f"static_cast<float>({pointer})" if e.dtype in HALVES else pointer
 
@@ -231,15 +227,13 @@ class ValueWriter(Writer):
         address = self.s.addresses[e]
         lines, (element, _) = self.aside(lambda: self.pointer(name, e.dtype, address, const=True))
         vtype = self.vtype(e.dtype)
-        self.before_block += [
-            f"{vtype} {buffer}[{self.plan.block}];",
-            *self.element_loop([*lines, f"{buffer}[j] = static_cast<{vtype}>({element});"]),
-        ]
+        self.before_block.append(f"{vtype} {buffer}[{self.plan.block}];")
+        self.before_block += self.element_loop([*lines, f"{buffer}[j] = static_cast<{vtype}>({element});"])
         return f"{buffer}[j]"
 
     def element_loop(self, lines: list[str]) -> list[str]:
         """A loop over the elements of a block."""
-        return ["for (int64_t j = 0; j < count; ++j) {", *[f"  {line}" for line in lines], "}"]
+        return ["for (int64_t j = 0; j < count; ++j) {", *indented(lines), "}"]
 
     def aside(self, write: Callable[[], _Written]) -> tuple[list[str], _Written]:
         """Call `write`. Return its statements of the innermost loop, taken out of there, and its result."""
@@ -263,29 +257,15 @@ class ValueWriter(Writer):
         vector = self.scope.axes[-1] if self.scope.axes else None
         unit = self.walks(address)
         level = len(self.scope.axes) - 1 if unit else len(self.scope.axes)
-        parts = []
-        for axis, mono in sorted(address.terms.items(), key=lambda kv: self.s.order.index(kv[0])):
-            if unit and axis is vector:
-                continue
-            parts.append(self.scaled(self.index_text(axis), mono))
-        for e, mono in address.rest:
-            if e is None:
-                parts.append(self.mono(mono))
-            else:
-                parts.append(self.scaled(self.emit(e, self.depth(e)), mono))
-        where = " + ".join(parts) or "0"
+        terms = {a: mono for a, mono in address.terms.items() if not unit or a is not vector}
+        where = self.sum_of(terms, address.rest)
         if not unit:
             return f"{name}[{where}]", False
-        level_key = f"{name} + {where}"
-        if where == "0":
-            row = name
-        elif level == 0 and level_key in self.row_pointers:
-            row = self.row_pointers[level_key]
-        elif level_key in self.pointers:
-            row = self.pointers[level_key]
-        else:
-            row = self.fresh(f"{name}_row")
-            (self.row_pointers if level == 0 else self.pointers)[level_key] = row
+        pointers = self.pointers if level else self.row_pointers
+        key = f"{name} + {where}"
+        row = name if where == "0" else pointers.get(key, "")
+        if not row:
+            row = pointers[key] = self.fresh(f"{name}_row")
             qualifier = "const " if const else ""
             self.scope.lines[level].append(f"{qualifier}{self.ctype(dtype)}* {row} = {name} + {where};")
         if dtype in HALVES:
@@ -312,10 +292,65 @@ class ValueWriter(Writer):
 
     def is_short(self, axis: Axis) -> bool:
         """An innermost axis of a few elements whatever the shapes: a plain loop, which is unrolled."""
-        text = self.s.trace.text(axis.size)
+        text = str(axis.size)
         return axis is not self.g.tile and text.isdigit() and int(text) <= 8
 
     def buffer(self, axes: list[Axis], vtype: str, stem: str) -> str:
         name = self.fresh(stem)
         self.buffers.append((name, vtype, " * ".join(self.extent(a) for a in axes)))
         return name
+
+    def turned_element(self, key: Expr | int) -> str:
+        """The element of a turned tensor in the current loop."""
+        assert self.band is not None
+        vector = self.scope.axes[-1]
+        at = self.index_text(vector, relative=True)
+        return f"{self.turned[key]}[({self.axis_name(self.band)} - first) * {self._width(self.g)} + {at}]"
+
+    def _width(self, group: Group) -> str:
+        """Floats from row to row of a buffer: no power of two, or all rows would share a few cache sets."""
+        return f"({self.extent(self._vector(group))} + {BAND})"
+
+    def _vector(self, group: Group) -> Axis:
+        return next(stage.loops[-1] for stage in group.stages if stage.loops)
+
+    def nest(self, stage: Stage) -> list[str]:
+        """The loops of a stage around what was written for them."""
+        scope, depth = self.scope, len(stage.loops)
+        if depth == 0:
+            return [*scope.lines[0], *scope.tails[0]]
+        vector = stage.loops[-1]
+        body = scope.lines[depth]
+        clause = "".join(f" reduction({op}:{', '.join(v)})" for op, v in self.clauses.items())
+        if self.is_short(vector):
+            inner = [f"for (int64_t j = 0; j < {self.axis_size(vector)}; ++j) {{", *indented(body), "}"]
+            return self.around(stage, [*self.before_block, *inner, *self.after_block])
+        inner = [f"#pragma omp simd{clause}", "for (int64_t j = 0; j < count; ++j) {", *indented(body), "}"]
+        inner = inner if body else []
+        inner = [*self.before_block, *inner, *self.after_block]
+        if vector is not self.g.tile:
+            n = self.axis_size(vector)
+            block = self.plan.block
+            inner = [
+                f"for (int64_t start = 0; start < {n}; start += {block}) {{",
+                f"  const int64_t count = std::min<int64_t>({block}, {n} - start);",
+                *indented(inner),
+                "}",
+            ]
+        elif self.before_block or self.after_block:
+            inner = ["{", *indented(inner), "}"]
+        return self.around(stage, inner)
+
+    def around(self, stage: Stage, inner: list[str]) -> list[str]:
+        """The outer loops of a stage."""
+        scope, depth = self.scope, len(stage.loops)
+        lines = [*scope.lines[depth - 1], *inner, *scope.tails[depth - 1]]
+        for level in reversed(range(depth - 1)):
+            name, size = self.axis_name(stage.loops[level]), self.axis_size(stage.loops[level])
+            loop = [f"for (int64_t {name} = 0; {name} < {size}; ++{name}) {{", *indented(lines), "}"]
+            lines = [*scope.lines[level], *loop, *scope.tails[level]]
+        return lines
+
+
+def indented(lines: list[str]) -> list[str]:
+    return [f"  {line}" for line in lines]

@@ -190,9 +190,8 @@ def grid(part: Part, suffix: str) -> str:
 
 def function_of(part: Part) -> str:
     """The one of FUNCTIONS that lays out a part."""
-    functions = {"flat": "_run", "rows": "_rows", "long": "_sweep", "square": "_square"}
-    functions |= {"attention": "_attention", "split": "_split", "levels": "_split"}
-    return functions.get(part.kind, "_column")
+    functions = {"flat": "_run", "long": "_sweep", "levels": "_split", "tall": "_column"}
+    return functions.get(part.kind, f"_{part.kind}")
 
 
 def options_of(part: Part) -> tuple[str, ...]:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from passagent.expert.choices import Plan
-from passagent.expert.lower.dtypes import HALVES
-from passagent.expert.lower.expressions import Axis, Expr, parts
+from passagent.expert.lower.expressions import HALVES, Axis, Expr, parts
 from passagent.expert.lower.region import deciding
 from passagent.expert.lower.symbolic_sizes import Unsupported
 from passagent.expert.schedule.block_axes import block_form
@@ -44,9 +42,8 @@ def generate(
     inputs: dict[int, str] = {}
     exprs = [e for store in schedule.stores for e in (store.expr, *store.index)]
     decisive = {*parts(*exprs)} if schedule.trace.decisive else deciding(exprs)
-    for number, group in enumerate(schedule.groups):
-        own_name = name if len(schedule.groups) == 1 else f"{name}_part{number + 1}"
-        writer = TritonWriter(schedule, own_name, names, outputs, Plan())
+    for group in schedule.groups:
+        writer = TritonWriter(schedule, name, names, outputs)
         writer.sizes, writer.params, writer.inputs, writer.decisive = sizes, params, inputs, decisive
         written.append(writer.part(group, alone=len(schedule.groups) == 1))
     texts = [*(t for s in shapes for t in s), *schedule.trace.guards, *sizes]
@@ -56,28 +53,7 @@ def generate(
     params.update(dict.fromkeys(mentioned(parameters, texts)))
     new_outputs = [name for name in outputs if name not in names]
     arguments = [*[names[k] for k in used], *params, *new_outputs, *sizes.values()]
-    return TritonKernel(_source(name, written, arguments), name, used, list(sizes), list(params), written)
-
-
-def _source(name: str, parts: list[Part], arguments: list[str]) -> str:
-    if len(parts) == 1:
-        return parts[0].text("triton.jit", [*arguments, *parts[0].numbers("")])
-    texts, numbers = [], list[str]()
-    lines, rest = ["    program = tl.program_id(0)"], "program"
-    for k, part in enumerate(parts):
-        own_numbers = part.numbers(str(k + 1))
-        numbers += [f"programs{k + 1}", *own_numbers] if k < len(parts) - 1 else own_numbers
-        used = part.used(arguments)
-        texts.append(part.text("triton.jit", ["program", *used, *part.numbers("")]))
-        pairs = zip(part.numbers(""), own_numbers, strict=True)
-        named = [f"{theirs.partition(':')[0]}={ours.partition(':')[0]}" for theirs, ours in pairs]
-        passed = [rest, *used, *named]
-        test = "else:" if k == len(parts) - 1 else f"{'if' if k == 0 else 'elif'} {rest} < programs{k + 1}:"
-        lines += [f"    {test}", f"        {part.name}({', '.join(passed)})"]
-        rest = f"{rest} - programs{k + 1}"
-    parameters = [*arguments, *sorted(numbers, key=lambda n: ":" in n)]
-    head = ["@triton.jit", f"def {name}({', '.join(parameters)}):"]
-    return "\n\n\n".join([*texts, "\n".join([*head, *lines])])
+    return TritonKernel("", name, used, list(sizes), list(params), written, arguments)
 
 
 def within(index: str, size: str, step: str) -> str:
@@ -98,12 +74,9 @@ class TritonWriter(TritonValues):
     def part(self, group: Group, alone: bool) -> Part:
         """The code of a group: the kernel itself where it is `alone`, else a function of its program."""
         self.g = group
-        self.lines: list[str] = []
-        self.indent = 1
-        self.scopes: list[dict[Expr, str]] = [{}]
-        self.results: dict[Expr, str] = {}
         self.form = form = block_form(self.s, group)
         self.vector, self.cross, self.joined = form.vector, form.cross, form.joined
+        self.along = form.joined or ([form.vector] if form.vector is not None else [])
         self.unit = "(1,)" if form.kind == "flat" else "(1, 1)"
         halves = [k for k, dtype in enumerate(self.s.trace.dtypes) if dtype == "half"]
         loaded = [e.data for e in group.loads if e.dtype == "half"]
@@ -114,21 +87,17 @@ class TritonWriter(TritonValues):
         self._load_ahead(group)
         for stage in group.stages:
             self.stage_lines(stage)
-        if form.kind == "flat" and form.limit:
-            self.lines[start - 1 :] = self._last_apart(self.lines[start - 1], self.lines[start:])
-        rows = [self._host(a) for a in form.rows]
-        along = self.joined or ([self.vector] if self.vector is not None else [])
-        lanes = product(self._host(a) for a in along)
-        height = product([self._host(self.cross)]) if self.cross is not None else ""
-        hints = (
-            self.s.volume(form.rows),
-            self.s.volume(along),
-            self.cross.size.hint if self.cross is not None else 0,
-            self._moved(group),
-        )
-        tiled = group.tile is not None
-        loads = len(group.loads)
-        return Part(self.name, self.lines, rows, lanes, tiled, form.kind, height, form.limit, hints, loads)
+        if form.kind == "flat" and form.limit:  # programs whose block is full need no mask; the last one does
+            masked, body = self.lines[start - 1], [f"    {line}" for line in self.lines[start:]]
+            full = f"    if {self.program} * BLOCK + BLOCK <= {self.lanes()}:"
+            whole = [full, "        inside = lane * 0 == 0", *body]
+            self.lines[start - 1 :] = [*whole, "    else:", f"    {masked}", *body]
+        rows, lanes = [str(a.size) for a in form.rows], product(str(a.size) for a in self.along)
+        height = product([str(form.cross.size)]) if form.cross is not None else ""
+        high = form.cross.size.hint if form.cross is not None else 0
+        hints = (self.s.volume(form.rows), self.s.volume(self.along), high, self._moved(group))
+        tiled, loads = group.tile is not None, len(group.loads)
+        return Part(self.lines, rows, lanes, tiled, form.kind, height, form.limit, hints, loads)
 
     def _load_ahead(self, group: Group) -> None:
         """Load before the first reduction, behind which a load waits for the memory once more.
@@ -142,16 +111,10 @@ class TritonWriter(TritonValues):
             return
         for stage in group.stages:
             self.count_uses(stage)
-            loads = [e for e in parts(*stage.exprs) if e in stage.values and e.kind == "load"]
+            loads = [e for e in parts(*stage.bodies) if e in stage.values and e.kind == "load"]
             for e in sorted(loads, key=lambda e: sum(part.kind == "load" for part in parts(e))):
                 if not any(part.kind == "reduce" for part in parts(e)):
                     self.emit(e, 0)
-
-    def _last_apart(self, masked: str, body: list[str]) -> list[str]:
-        """The body for programs whose block is full, which need no mask, and for the last one."""
-        full = f"    if {self.program} * BLOCK + BLOCK <= {self.lanes()}:"
-        body = [f"    {line}" for line in body]
-        return [full, "        inside = lane * 0 == 0", *body, "    else:", f"    {masked}", *body]
 
     def _check_in_place(self, group: Group) -> None:
         """Raise Unsupported where an input is written that another program, or this one later, reads."""
@@ -172,9 +135,6 @@ class TritonWriter(TritonValues):
         read = sum(BYTES.get(e.dtype, 4) * self.s.volume(self.s.axes(e.axes)) for e in group.loads)
         whole = [s for s in group.stores if s.partial is None]
         return read + sum(BYTES.get(s.expr.dtype, 4) * self.s.volume(self.s.store_axes(s)) for s in whole)
-
-    def _host(self, axis: Axis) -> str:
-        return self.s.trace.text(axis.size)
 
     def prologue(self, program: str) -> None:
         """Write which rows and lanes are the program's."""
@@ -232,8 +192,7 @@ class TritonWriter(TritonValues):
 
     def lanes(self) -> str:
         """How many there are."""
-        axes = self.joined or ([self.vector] if self.vector is not None else [])
-        return " * ".join(self.axis_size(a) for a in axes)
+        return " * ".join(self.axis_size(a) for a in self.along)
 
     def stage_lines(self, stage: Stage) -> None:
         self.count_uses(stage)
@@ -287,9 +246,7 @@ class TritonWriter(TritonValues):
         held = {*free, *bound_axes}  # each lane keeps its own, until the loop ends
         height = "ROWS" if self.cross is None or self.cross in held else "1"
         lanes = "BLOCK" if self.vector in held else "1"
-        kind = self.vtype(r.dtype)
-        dtype = {"float": "tl.float32", "double": "tl.float64", "int64_t": "tl.int64"}[kind]
-        return f"tl.full(({height}, {lanes}), {neutral(name, kind)}, {dtype})"
+        return f"tl.full(({height}, {lanes}), {neutral(name, self.vtype(r.dtype))}, {TYPES[r.dtype]})"
 
     def reduce_lines(self, r: Expr, plain: bool) -> None:
         (name, bound), target = r.data, self.results[r]
@@ -343,16 +300,12 @@ class TritonWriter(TritonValues):
             value = self.number(expr.data, expr.dtype, typed=True)
         elif expr.kind == "size":
             value = f"tl.full({self.unit}, {bare(value)}, {TYPES[expr.dtype]})"
-        address = self.s.addresses[id(store)]
-        axes = self.s.axes(store.axes)
-        mask = self.mask(axes)
-        where = self.where(address)
-        name = self.outputs[store.out]
+        axes, where = self.s.axes(store.axes), self.where(self.s.addresses[id(store)])
+        mask, name = self.mask(axes), self.outputs[store.out]
         if not self.is_block(axes):
             where += " + row * 0" if self.cross is None else " + tl.zeros((1, 1), tl.int32)"
         if store.expr.dtype == "half":
             self.half_of()
         if store.expr.dtype in HALVES:
             value = f"{value if closed(value) else f'({value})'}.to({name}.dtype.element_ty)"
-        masked = f", mask={mask}" if mask else ""
-        self.line(f"tl.store({name} + {where}, {bare(value)}{masked})")
+        self.line(f"tl.store({name} + {where}, {bare(value)}{f', mask={mask}' if mask else ''})")

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 import torch
 
-from passagent.expert.lower.dtypes import FLOATING, HALVES, INTEGERS
-from passagent.expert.lower.expressions import Axis, Expr, parts
+from passagent.expert.lower.expressions import FLOATING, HALVES, INTEGERS, Axis, Expr, parts
 from passagent.expert.lower.symbolic_sizes import Unsupported
 from passagent.expert.schedule.block_axes import Form
 from passagent.expert.schedule.parts import Address, Group, Mono, Stage
+from passagent.expert.schedule.schedule import Schedule
 from passagent.expert.write.writer import INFIX, Writer, bare, closed
 
 TYPES = {name: f"tl.{name}" for name in ("float32", "float64", *INTEGERS)} | {"bool": "tl.int1"}
@@ -22,13 +22,7 @@ _FORMS = {
     "not": "({0} == 0)",
     "index_clamp": "tl.minimum(tl.maximum({0}, 0), {1})",
     "fma": "tl.fma({0}, {1}, {2})",
-    "rsqrt": "tl.rsqrt({0})",
-    "sin": "tl.sin({0})",
-    "cos": "tl.cos({0})",
-    "erf": "tl.erf({0})",
-    "abs": "tl.abs({0})",
-    "floor": "tl.floor({0})",
-    "ceil": "tl.ceil({0})",
+    **{name: f"tl.{name}({{0}})" for name in ("rsqrt", "sin", "cos", "erf", "abs", "floor", "ceil")},
     "bits": "{0}.to(tl.int32, bitcast=True)",
 }
 """Operations that are neither infix nor a choice."""
@@ -59,20 +53,19 @@ class TritonValues(Writer):
     form: Form
     vector: Axis | None
     cross: Axis | None
-    joined: list[Axis]
-    """The joined axes of the form."""
-    lines: list[str]
-    indent: int
-    scopes: list[dict[Expr, str]]
-    results: dict[Expr, str]
-    generic: str | None
-    """An input of the 16-bit type."""
-    decisive: set[Expr]
-    """Values whose last place counts."""
-    unit: str
-    """The shape of a block of one element."""
-    carries: dict[Expr, str]
-    """The running values of scans along a loop of the current stage."""
+
+    def __init__(self, schedule: Schedule, name: str, names: list[str], outputs: list[str]) -> None:
+        super().__init__(schedule, name, names, outputs)
+        self.lines, self.indent = list[str](), 1
+        self.scopes: list[dict[Expr, str]] = [{}]
+        self.generic: str | None = None
+        """An input of the 16-bit type."""
+        self.decisive: set[Expr] = set()
+        """Values whose last place counts."""
+        self.unit = "(1, 1)"
+        """The shape of a block of one element."""
+        self.joined: list[Axis] = []
+        """The joined axes of the form."""
 
     def line(self, text: str) -> None:
         self.lines.append("    " * self.indent + text)
@@ -100,27 +93,12 @@ class TritonValues(Writer):
 
     # expressions
 
-    def depth(self, e: Expr) -> int:
-        return 0
-
-    def scope_of(self, e: Expr) -> dict[Expr, str]:
-        """Names live in the innermost loop that the expression depends on."""
-        return self.scopes[-1]
-
     def emit(self, e: Expr, depth: int) -> str:
         for scope in self.scopes:
             if e in scope:
                 return scope[e]
-        if e.kind == "const":
-            return self.number(e.data, e.dtype)
-        if e.kind == "size":
-            text = self.mono(self.s.atoms(e.data))
-            return f"({text})" if " " in text else text
-        if e.kind == "param":
-            self.params[e.data] = None
-            return e.data
-        if e.kind == "axis":
-            return self.index_text(next(iter(self.s.axes([e.data]))))
+        if (leaf := self.leaf(e)) is not None:
+            return leaf
         if e.kind == "reduce":
             return self.results[e]
         text = {"load": self.load, "scan": self.scan}.get(e.kind, self.operation)(e, 0)
@@ -130,16 +108,12 @@ class TritonValues(Writer):
             return text if closed(text) else f"({text})"
         name = self.fresh(self.stem(e))
         self.line(f"{name} = {text}")
-        self.scope_of(e)[e] = name
+        self.scopes[-1][e] = name
         return name
 
     def in_one_stage(self, e: Expr) -> bool:
         """Tell whether only the current stage needs the value."""
         return sum(e in stage.values for stage in self.g.stages) <= 1
-
-    def count_uses(self, stage: Stage) -> None:
-        self.buffered: dict[Expr, str] = {}
-        super().count_uses(stage)
 
     def index_text(self, axis: Axis, relative: bool = False) -> str:
         if axis in self.joined:
@@ -162,8 +136,10 @@ class TritonValues(Writer):
         if e.data in INFIX:
             sign = {"&&": "&", "||": "|", "/": "/"}.get(INFIX[e.data], INFIX[e.data])
             return f"{args[0]} {'//' if e.data == 'index_div' else sign} {args[1]}"
-        of_its_own = {"maximum": self.extreme, "minimum": self.extreme, "checked": self.checked}
-        of_its_own |= {"pow": self.power, "cast": self.cast}
+        if e.data in {"maximum", "minimum"}:  # NaN stays, as in eager
+            nan = ", propagate_nan=tl.PropagateNan.ALL" if e.dtype in FLOATING else ""
+            return f"tl.{e.data}({', '.join(map(bare, args))}{nan})"
+        of_its_own = {"checked": self.checked, "pow": self.power, "cast": self.cast}
         if e.data in of_its_own:
             return of_its_own[e.data](e, args)
         if e.data == "neg" and e.args[0].kind == "const":
@@ -231,13 +207,8 @@ class TritonValues(Writer):
         mask = f", mask={self.mask(axes)}" if self.is_block(axes) else ""
         self.line(f"{name} = {bare(args[0])}")
         self.line(f'tl.device_assert(({name} >= 0) & ({name} < {args[1]}), "index out of range"{mask})')
-        self.scope_of(e)[e] = name
+        self.scopes[-1][e] = name
         return name
-
-    def extreme(self, e: Expr, args: list[str]) -> str:
-        """maximum or minimum; NaN stays, as in eager."""
-        nan = ", propagate_nan=tl.PropagateNan.ALL" if e.dtype in FLOATING else ""
-        return f"tl.{e.data}({', '.join(map(bare, args))}{nan})"
 
     def convert_to(self, text: str, source: str, target: str) -> str:
         text = text if closed(text) else f"({text})"
@@ -284,8 +255,8 @@ class TritonValues(Writer):
 
     def start_scans(self, stage: Stage, loops: list[Axis]) -> None:
         """Before its loops: what the stage's scans along them begin with."""
-        self.carries = {}
-        for e in parts(*stage.exprs):
+        self.carries: dict[Expr, str] = {}
+        for e in parts(*stage.bodies):
             if e.kind == "scan" and e in stage.values and (axis := self._scanned(e)) in loops:
                 name, _, back = e.data[0].partition("_")
                 if loops != [axis]:
@@ -323,7 +294,7 @@ class TritonValues(Writer):
             last = f"tl.where({index} == start + {step} - 1, {value}, 0)"
             last = f"tl.sum({last}, axis={side}, keep_dims=True)"
         self.line(f"{carry} = {last}")
-        self.scope_of(e)[e] = value
+        self.scopes[-1][e] = value
         return value
 
     def _scanned(self, e: Expr) -> Axis:
@@ -339,11 +310,8 @@ class TritonValues(Writer):
         name, address = self.names[e.data], self.s.addresses[e]
         self.inputs[e.data] = e.dtype
         axes = self.s.axes(e.axes)
-        mask = self.mask(axes)
-        if not self.is_block(axes):
-            text = f"tl.load({name} + {self.where(address)})"
-        else:
-            text = f"tl.load({name} + {self.where(address)}, mask={mask}, other=0)"
+        masked = f", mask={self.mask(axes)}, other=0" if self.is_block(axes) else ""
+        text = f"tl.load({name} + {self.where(address)}{masked})"
         if e.dtype in HALVES:
             return f"{text}.to(tl.float32)"
         if e.dtype == "bool":
@@ -359,16 +327,11 @@ class TritonValues(Writer):
         return self.cross in axes if self.cross is not None else any(a in axes for a in self.form.rows)
 
     def where(self, address: Address) -> str:
-        parts = []
-        terms = dict(address.terms)
+        terms, first = address.terms, list[str]()
         if self.joined and self.form.runs(self.s, terms):
-            parts.append(self.scaled("lane", terms[self.joined[-1]]))
+            first = [self.scaled("lane", terms[self.joined[-1]])]
             terms = {axis: mono for axis, mono in terms.items() if axis not in self.joined}
-        for axis, mono in sorted(terms.items(), key=lambda kv: self.s.order.index(kv[0])):
-            parts.append(self.scaled(self.index_text(axis), mono))
-        for e, mono in address.rest:
-            parts.append(self.mono(mono) if e is None else self.scaled(self.emit(e, 0), mono))
-        return " + ".join(parts) or "0"
+        return self.sum_of(terms, address.rest, first)
 
 
 def is_mean(e: Expr) -> bool:

@@ -45,7 +45,7 @@ from passagent.expert.write.routes import (
     tuple_text,
     with_made,
 )
-from passagent.expert.write.writer import TritonKernel, mentioned
+from passagent.expert.write.writer import TritonKernel
 
 
 @dataclass
@@ -65,18 +65,6 @@ def named(region: Region, family: Family) -> dict[str, Any]:
         value = example(node)
         args[family.names[first]] = tuple(value.shape) if isinstance(value, torch.Tensor) else value
     return args
-
-
-def view_route(family: Family) -> Route:
-    """Views need no kernel: the wrapper takes them itself, without the operators that do nothing."""
-    region, body = family.regions[0], view_lines(family)
-    inputs = [family.names[i] for i in region.inputs]
-    return Route(identifier(region), inputs, used_in(family, body), [], moves=body)
-
-
-def used_in(family: Family, lines: list[str]) -> list[str]:
-    """Parameters of the pattern that the lines name."""
-    return mentioned([p.name for p in family.parameters], lines)
 
 
 def view_lines(family: Family) -> list[str]:
@@ -101,13 +89,9 @@ def matching(families: Sequence[Family], graphs: Sequence[fx.Graph]) -> list[boo
     for graph in map(copy.deepcopy, graphs):
         for number, loaded in enumerate(passes):
             while (match := first_match(loaded.pattern_graph, graph)) is not None:
-                replace_match(graph, loaded, match, replacement=_call)
+                replace_match(graph, loaded, match, replacement=lambda b: (_replaced, tuple(b.values())))
                 matches[number] = True
     return matches
-
-
-def _call(bindings: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
-    return _replaced, tuple(bindings.values())
 
 
 def _replaced(*_: Any) -> None:
@@ -119,33 +103,19 @@ _QUIET = words("""
     unsqueeze squeeze expand expand_as permute transpose
 """)
 _SPOKEN = {"iadd": "add", "imul": "mul", "isub": "sub", "truediv": "div", "itruediv": "div"}
-_SPOKEN |= {"adaptive_avg_pool2d": "pool"}
+_SPOKEN["adaptive_avg_pool2d"] = "pool"
 
 
 def title(region: Region) -> str:
     """The operators that say what a region does, such as `add + layer_norm`."""
-    spoken = [
-        _SPOKEN.get(op_name(n), op_name(n).strip("_")) for n in region.nodes if op_name(n) not in _QUIET
-    ]
-    spoken = spoken or [op_name(n) for n in region.nodes]
+    names = list(map(op_name, region.nodes))
+    spoken = [_SPOKEN.get(name, name.strip("_")) for name in names if name not in _QUIET] or names
     short = [w for k, w in enumerate(spoken) if k == 0 or spoken[k - 1] != w]
     return " + ".join(short if len(short) <= 6 else [*short[:3], "...", *short[-2:]])
 
 
-def kind(route: Route) -> str:
-    if not route.variants:
-        return "as views, without a kernel"
-    most = 1 + max(len(v.before) for v in route.variants)
-    return "in one kernel" if most == 1 else f"in {most} kernels"
-
-
 def identifier(region: Region) -> str:
-    words = [w for w in re.sub(r"\W+", " ", title(region)).split() if w]
-    return "_".join(["fused", *words])
-
-
-def pass_name(name: str) -> str:
-    return "Fuse" + "".join(w.capitalize() for w in name.removeprefix("fused_").split("_"))
+    return "_".join(["fused", *re.findall(r"\w+", title(region))])
 
 
 def ways(route: Route) -> list[list[Variant]]:
@@ -198,13 +168,8 @@ def module_lines(routes: Sequence[Route], plan: Plan, entry: str, target: str) -
         else:
             direct[route.name] = f"_{route.name}"
             lines += entry_lines(route, calls[route.name], f"_{route.name}", public=False)
-    lines += [
-        "",
-        "",
-        "@torch.fx.wrap",
-        f"def {entry}(route, *args):",
-        '    """The region that `route` names."""',
-    ]
+    lines += ["", "", "@torch.fx.wrap", f"def {entry}(route, *args):"]
+    lines.append('    """The region that `route` names."""')
     for name, function in list(direct.items())[:-1]:
         lines += [f'    if route == "{name}":', f"        return {function}(*args)"]
     return [*lines, f"    return {list(direct.values())[-1]}(*args)"]
@@ -242,12 +207,9 @@ def choice_lines(route: Route, entry: str) -> list[str]:
     for k, way in enumerate(ways(route)):
         for v in way:
             first = v.before[0] if v.before else v
-            conditions = [c for j in inputs if (c := dtype_test(first, j))]
-            limit = [v.limit] if v.limit else []
-            lines += [
-                f"    if {joined([*conditions, *guards(first, inputs), *limit])}:",
-                f"        return {k}",
-            ]
+            tests = [*(dtype_test(first, j) for j in inputs), *guards(first, inputs)]
+            tests += [v.limit] if v.limit else []
+            lines += [f"    if {joined(tests)}:", f"        return {k}"]
     return [*lines, f"    raise RuntimeError({complaint(entry, shapes)})"]
 
 
@@ -269,27 +231,8 @@ def _result_lines(route: Route, calls: list[str]) -> list[str]:
 
 def cpp_kernel_lines(route: Route, v: Variant, name: str) -> list[str]:
     """The plan `_plan<name>` and the kernel `name` of a variant."""
-    lines = _plan(route, v, f"_plan{name}")
-    order = order_text(route, kernel_arguments(route, v))
-    source = v.kernel.source.rstrip().splitlines()
-    return [
-        *lines,
-        "",
-        "",
-        f"{name} = cpp_kernel(",
-        '    r"""',
-        *source,
-        '""",',
-        f'    "{v.kernel.name}",',
-        f"    _plan{name},",
-        *([f"    {order},"] if order else []),
-        ")",
-    ]
-
-
-def _plan(route: Route, v: Variant, name: str) -> list[str]:
-    inputs = [route.inputs[k] for k in v.kernel.inputs]
-    lines = ["", "", f"def {name}({', '.join(kernel_arguments(route, v))}):"]
+    inputs, arguments_ = [route.inputs[k] for k in v.kernel.inputs], kernel_arguments(route, v)
+    lines = ["", "", f"def _plan{name}({', '.join(arguments_)}):"]
     lines.append('    """Outputs and sizes for these shapes; called once for each."""')
     shapes, dtypes = [f"s{k}" for k in v.kernel.inputs], [f"d{k}" for k in v.kernel.inputs]
     checks = []
@@ -304,7 +247,10 @@ def _plan(route: Route, v: Variant, name: str) -> list[str]:
     for names, what in ((shapes, "shape"), (dtypes, "dtype")):
         used = {name: f"{x}.{what}" for name, x in zip(names, inputs, strict=True) if name in spoken}
         lines += [f"    {', '.join(used)} = {', '.join(used.values())}"] if used else []
-    return [*lines, *body]
+    order, source = order_text(route, arguments_), v.kernel.source.rstrip().splitlines()
+    head = ["", "", f"{name} = cpp_kernel(", '    r"""', *source, '""",']
+    tail = [f'    "{v.kernel.name}",', f"    _plan{name},", *([f"    {order},"] if order else []), ")"]
+    return [*lines, *body, *head, *tail]
 
 
 def pass_files(routes: list[tuple[Family, Route]], plan: Plan, target: str) -> dict[str, str]:
@@ -323,12 +269,15 @@ def pass_files(routes: list[tuple[Family, Route]], plan: Plan, target: str) -> d
         imports.append(f"from passagent.kernels import {'triton' if target == 'cuda' else 'cpp'}_kernel")
     if any("libdevice." in line for line in host):
         imports.append("from triton.language.extra import libdevice")
-    names = [pass_name(route.name) for _, route in routes]
+    stems = [route.name.removeprefix("fused_").split("_") for _, route in routes]
+    names = ["Fuse" + "".join(map(str.capitalize, stem)) for stem in stems]
     if not is_single:
         doc = f'"""The kernels and the wrapper that the passes {", ".join(names)} share."""'
         files[f"{entry}_kernels.py"] = _file([doc, "", *imports, *host])
     for name, (family, route) in zip(names, routes, strict=True):
-        doc = f'"""{title(family.regions[0])} {kind(route)}; {plan.note(target)} [plan: {plan.json()}]"""'
+        most = max((1 + len(v.before) for v in route.variants), default=0)
+        kernels = {0: "as views, without a kernel", 1: "in one kernel"}.get(most, f"in {most} kernels")
+        doc = f'"""{title(family.regions[0])} {kernels}; {plan.note(target)} [plan: {plan.json()}]"""'
         pattern = write_pattern(family.regions[0], family.parameters, family.names)
         text = "\n".join(pattern)
         heading = ["import operator"] if "operator." in text else []

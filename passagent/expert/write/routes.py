@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from passagent.expert.write.cuda_grid import grid, part_lines, part_numbers
 from passagent.expert.write.wording import before_divisions, conditions
-from passagent.expert.write.writer import Kernel, Part, TritonKernel, mentioned, spoken
+from passagent.expert.write.writer import Function, Kernel, Part, TritonKernel, mentioned
 from passagent.kernels.layout import Order
 
 
@@ -37,7 +37,7 @@ class Variant:
     """The input that each of the region's results is, written in place; empty: an output."""
     before: list[Variant] = field(default_factory=list)
     """Variants that run first: their outputs are inputs of the next ones, and of this
-    (long_reductions.py)."""
+    (block_axes.py)."""
     buffers: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """The outputs' names as inputs of the next kernels, and their shapes in the example."""
     library: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -89,13 +89,6 @@ def _key(v: Variant) -> Any:
     return (v.kernel.source, description, *map(_key, v.before))
 
 
-def used_parameters(variants: Iterable[Variant], parameters: list[str]) -> list[str]:
-    """The pattern's parameters that guards, sizes and shapes name."""
-    every = [w for v in variants for w in v.chain]
-    texts = [t for v in every for t in [*v.guards, *v.kernel.sizes, v.limit]]
-    return mentioned(parameters, [*texts, *(t for v in every for s in v.shapes for t in s)])
-
-
 def order_text(route: Route, names: list[str]) -> str:
     """`order={...}` for a kernel of these inputs; empty where all are row-major."""
     lying = zip(route.inputs, route.orders, strict=True)
@@ -136,21 +129,15 @@ MOST_NAMED = 32
 def kernel_lines(route: Route, name: str) -> list[str]:
     """The plan `_plan<name>` and the kernel `name`; where there are variants, the plan chooses one."""
     several = len(route.variants) > 1
-    lines: list[str] = []
-    heads = []
+    lines, heads, constants = list[str](), list[Function](), dict[str, bool]()
     for k, v in enumerate(route.variants):
-        own_name = f"{name}{k + 1}" if several else name
-        kernel = v.kernel
-        text = kernel.source.replace(f"def {kernel.name}(", f"def {own_name}(")
-        functions = text.replace(f"{kernel.name}_part", f"{own_name}_part").split("\n\n\n")
-        if not several:
-            last = functions.pop().splitlines()
-        else:
-            parameters = _parameters(functions[-1])
-            functions[-1] = _trimmed(functions[-1])
-            heads.append((own_name, parameters, list(_parameters(functions[-1]))))
-        lines += [line for function in functions for line in ["", "", *function.splitlines()]]
-    constants: dict[str, bool] = {}
+        assert isinstance(v.kernel, TritonKernel)
+        *functions, head = v.kernel.functions(f"{name}{k + 1}" if several else name)
+        heads.append(head)
+        last = head.text()
+        if several:
+            functions.append(replace(head, parameters=head.used))
+        lines += [line for function in functions for line in ["", "", *function.text()]]
     if several:
         last, constants = _choosing(route, name, heads)
     plan = _plan(route, name, list(constants))
@@ -159,41 +146,21 @@ def kernel_lines(route: Route, name: str) -> list[str]:
     return [*lines, *plan, "", "", f"@triton_kernel({options})", *last]
 
 
-def _parameters(function: str) -> dict[str, bool]:
-    """Each parameter in a kernel's text, and whether it is a constant."""
-    return {p.partition(":")[0]: ":" in p for p in _inside(function).split(", ")}
-
-
-def _trimmed(function: str) -> str:
-    """A kernel's text without the parameters that it never uses."""
-    inside, used = _inside(function), spoken(function)
-    used_parameters = [p for p in inside.split(", ") if p.partition(":")[0] in used]
-    return function.replace(inside, ", ".join(used_parameters), 1)
-
-
-def _inside(function: str) -> str:
-    return function[function.index("(") + 1 : function.index("):")]
-
-
-def _choosing(
-    route: Route, name: str, heads: list[tuple[str, dict[str, bool], list[str]]]
-) -> tuple[list[str], dict[str, bool]]:
-    """The kernel that is one of the variants by its constant VARIANT, and its numbers.
-
-    `heads`: of each variant its name, its kernel's parameters, and those that it uses.
-    """
+def _choosing(route: Route, name: str, heads: list[Function]) -> tuple[list[str], dict[str, bool]]:
+    """The kernel that is one of the variants by its constant VARIANT, and its numbers."""
     passed = [*taken(route), *output_names(route.variants[0])]
     numbers: dict[str, bool] = {}
-    for _, parameters, _ in heads:
-        for parameter, constant in parameters.items():
-            if parameter not in passed:
-                numbers[parameter] = numbers.get(parameter, False) or constant
+    for parameter in [parameter for head in heads for parameter in head.parameters]:
+        number, constant, _ = parameter.partition(":")
+        if number not in passed:
+            numbers[number] = numbers.get(number, False) or bool(constant)
     texts = [f"{n}: tl.constexpr" for n in ["VARIANT", *(n for n, constant in numbers.items() if constant)]]
     texts = [*passed, *(n for n, constant in numbers.items() if not constant), *texts]
     lines = ["@triton.jit", f"def {name}({', '.join(texts)}):"]
-    for k, (kernel_name, _, used) in enumerate(heads):
+    for k, head in enumerate(heads):
+        used = [parameter.partition(":")[0] for parameter in head.used]
         test = "else:" if k == len(heads) - 1 else f"{'if' if k == 0 else 'elif'} VARIANT == {k}:"
-        lines += [f"    {test}", f"        {kernel_name}({', '.join(f'{p}={p}' for p in used)})"]
+        lines += [f"    {test}", f"        {head.name}({', '.join(f'{p}={p}' for p in used)})"]
     return lines, numbers
 
 
@@ -226,9 +193,8 @@ def taken(route: Route) -> list[str]:
 def with_made(route: Route, v: Variant) -> Route:
     """The route with what kernels before a variant's leave among its inputs."""
     temps = [name for b in v.before for name in b.buffers]
-    return replace(
-        route, inputs=[*route.inputs, *temps], orders=[*route.orders, *[()] * len(temps)], moves=[]
-    )
+    orders: list[Order] = [*route.orders, *[()] * len(temps)]
+    return replace(route, inputs=[*route.inputs, *temps], orders=orders, moves=[])
 
 
 def guards(v: Variant, inputs: range | list[int]) -> list[str]:
@@ -237,15 +203,11 @@ def guards(v: Variant, inputs: range | list[int]) -> list[str]:
     lengths = [f"len(s{k})" for k in inputs]
     if len(ranks) > 1:
         ranks, lengths = [tuple_text(ranks)], [tuple_text(lengths)]
-    others = before_divisions([*v.guards, *_blocks(v)])
-    return [*(f"{a} == {b}" for a, b in zip(lengths, ranks, strict=True)), *others]
-
-
-def _blocks(v: Variant) -> list[str]:
-    """The conditions that a program's block has elements: Triton has no empty one; masks need sizes above
-    zero."""
+    # A program's block has elements: Triton has no empty one, and masks need sizes above zero.
     parts = [part for part in v.parts if part.kind != "flat"]
-    return conditions(f"{n} > 0" for p in parts for n in (p.lanes, p.height, *p.padded.values()) if n)
+    blocks = conditions(f"{n} > 0" for p in parts for n in (p.lanes, p.height, *p.padded.values()) if n)
+    others = before_divisions([*v.guards, *blocks])
+    return [*(f"{a} == {b}" for a, b in zip(lengths, ranks, strict=True)), *others]
 
 
 def limits(v: Variant) -> list[str]:
@@ -289,9 +251,8 @@ def _plan(route: Route, kernel: str, numbers: list[str]) -> list[str]:
         lines.append(f"    if not {enclosed([*guards(v, used), *alike(v, used)])}:")
         return [*lines, f"        {complain}", *_layout(route, v, kernel, {})]
     for number, v in enumerate(route.variants):
-        tests = [test for k in used if (test := dtype_test(v, k))]
-        tests += limits(v)
-        lines.append(f"    if {joined([*guards(v, used), *tests])}:")
+        tests = [*guards(v, used), *(dtype_test(v, k) for k in used), *limits(v)]
+        lines.append(f"    if {joined(tests)}:")
         constants = {"VARIANT": str(number), **dict.fromkeys(numbers, "1")}
         lines += [f"    {line}" for line in _layout(route, v, kernel, constants)]
     return [*lines, f"    {complain}"]
@@ -331,10 +292,8 @@ def _layout(route: Route, v: Variant, name: str, numbers: dict[str, str]) -> lis
         depends, matching = _shapes(route)
         lines += ["    sizes = {", *(f"        {size}," for size in sizes), "    }"]
         if matching:
-            lines += [
-                f"    if {tuple_text(depends)} in _shapes{name}:",
-                "        sizes = {name: tl.constexpr(size) for name, size in sizes.items()}",
-            ]
+            lines.append(f"    if {tuple_text(depends)} in _shapes{name}:")
+            lines.append("        sizes = {name: tl.constexpr(size) for name, size in sizes.items()}")
         result = f"sizes | {result}"
     return [*lines, f"    return {' + '.join(grids)}, {{{outputs}}}, {result}"]
 

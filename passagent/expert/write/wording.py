@@ -1,4 +1,4 @@
-"""How the expert's code reads: sizes without detours, conditions that can fail, names that say something."""
+"""How the expert's code reads: sizes without detours, conditions that can fail."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import ast
 import operator
 from collections.abc import Iterable
 from typing import Any
-
-from passagent.expert.lower.expressions import Expr
 
 _FOLDS: dict[type[ast.AST], Any] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod
@@ -75,26 +73,6 @@ def before_divisions(guards: Iterable[str]) -> list[str]:
                     ordered[f"{_text(divisor)} > 0"] = None
         ordered[guard] = None
     return list(ordered)
-
-
-def stem(e: Expr) -> str:
-    """Name a value after the operator that makes it."""
-    if e.data == "div" and e.args[0].kind == "reduce" and e.args[0].data[0] == "sum":
-        summed = e.args[0].args[0]
-        is_square = summed.data == "mul" and summed.args[0] is summed.args[1]
-        return "variance" if is_square and summed.args[0].data == "sub" else "mean"
-    if e.data == "cast" and e.args[0].kind == "size":
-        return "length"
-    return _STEMS.get(str(e.data), "value")
-
-
-_STEMS = {
-    "add": "total", "sub": "difference", "mul": "product", "div": "ratio", "fma": "scaled", "neg": "negated",
-    "exp": "power", "exp_added": "power", "exp_below": "power", "sqrt": "root", "rsqrt": "inverse",
-    "cast": "rounded", "as_half": "rounded", "where": "picked", "maximum": "larger", "minimum": "smaller",
-    "relu": "positive", "tanh": "squashed", "bits": "bits",
-    "index_add": "shifted", "index_mod": "wrapped", "index_div": "quotient",
-}  # fmt: skip
 
 
 def _without_implied(guards: list[str]) -> list[str]:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from passagent.expert.choices import Plan
-from passagent.expert.lower.dtypes import HALVES
-from passagent.expert.lower.expressions import Axis, Expr, parts
+from passagent.expert.lower.expressions import HALVES, Axis, Expr, parts
 from passagent.expert.schedule.parts import Mono, Stage, Store
 from passagent.expert.schedule.schedule import Schedule
-from passagent.expert.write import wording
 
 CTYPES = {"half": "T", "float16": "float16", "bfloat16": "bfloat16"}
 CTYPES |= {"float32": "float", "float64": "double", "bool": "bool"}
@@ -25,6 +22,14 @@ VALUES = {**dict.fromkeys(HALVES, "float"), "float32": "float", "float64": "doub
 INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&&", "or": "||"}
 INFIX |= {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 INFIX |= {"index_add": "+", "index_mul": "*", "index_div": "/", "index_mod": "%"}
+
+_STEMS = {
+    "add": "total", "sub": "difference", "mul": "product", "div": "ratio", "fma": "scaled", "neg": "negated",
+    "exp": "power", "exp_added": "power", "exp_below": "power", "sqrt": "root", "rsqrt": "inverse",
+    "cast": "rounded", "as_half": "rounded", "where": "picked", "maximum": "larger", "minimum": "smaller",
+    "relu": "positive", "tanh": "squashed", "bits": "bits",
+    "index_add": "shifted", "index_mod": "wrapped", "index_div": "quotient",
+}  # fmt: skip
 
 
 @dataclass
@@ -43,7 +48,6 @@ class Kernel:
 class Part:
     """A group's code in a Triton kernel, and host expressions for its rows and lanes."""
 
-    name: str
     lines: list[str]
     rows: list[str]
     lanes: str
@@ -74,12 +78,25 @@ class Part:
 
     def used(self, names: list[str]) -> list[str]:
         """The names that its lines use."""
-        spoken_names = spoken("\n".join(["def part():", *self.lines]))
-        return [name for name in names if name in spoken_names]
+        return Function("", names, self.lines).used
 
-    def text(self, decorator: str, parameters: list[str]) -> str:
-        """The function."""
-        return "\n".join([f"@{decorator}", f"def {self.name}({', '.join(parameters)}):", *self.lines])
+
+@dataclass
+class Function:
+    """A function of a Triton kernel."""
+
+    name: str
+    parameters: list[str]
+    lines: list[str]
+
+    @property
+    def used(self) -> list[str]:
+        """The parameters that its lines use."""
+        names = spoken("\n".join(["def part():", *self.lines]))
+        return [parameter for parameter in self.parameters if parameter.partition(":")[0] in names]
+
+    def text(self) -> list[str]:
+        return ["@triton.jit", f"def {self.name}({', '.join(self.parameters)}):", *self.lines]
 
 
 @dataclass
@@ -87,6 +104,30 @@ class TritonKernel(Kernel):
     """All groups of a schedule in one launch."""
 
     parts: list[Part]
+    arguments: list[str]
+
+    def __post_init__(self) -> None:
+        self.source = "\n".join(line for function in self.functions(self.name) for line in function.text())
+
+    def functions(self, name: str) -> list[Function]:
+        """The kernel under a name, which comes last, and its parts where there are several."""
+        if len(self.parts) == 1:
+            (part,) = self.parts
+            return [Function(name, [*self.arguments, *part.numbers("")], part.lines)]
+        functions, numbers = list[Function](), list[str]()
+        lines, rest, last = ["    program = tl.program_id(0)"], "program", len(self.parts)
+        for k, part in enumerate(self.parts, 1):
+            theirs, ours = part.numbers(""), part.numbers(str(k))
+            numbers += [f"programs{k}", *ours] if k < last else ours
+            used = part.used(self.arguments)
+            functions.append(Function(f"{name}_part{k}", ["program", *used, *theirs], part.lines))
+            pairs = zip(theirs, ours, strict=True)
+            passed = [f"{a.partition(':')[0]}={b.partition(':')[0]}" for a, b in pairs]
+            test = "else:" if k == last else f"{'if' if k == 1 else 'elif'} {rest} < programs{k}:"
+            lines += [f"    {test}", f"        {name}_part{k}({', '.join([rest, *used, *passed])})"]
+            rest = f"{rest} - programs{k}"
+        parameters = [*self.arguments, *sorted(numbers, key=lambda n: ":" in n)]
+        return [*functions, Function(name, parameters, lines)]
 
 
 def spoken(code: str) -> set[str]:
@@ -95,22 +136,21 @@ def spoken(code: str) -> set[str]:
 
 
 class Writer:
-    """The state that both targets' writers keep while they write a kernel."""
+    """The state that both targets' writers keep while they write a kernel, and what they write alike."""
 
-    buffered: dict[Expr, str]
-    tables: dict[Expr, str]
+    emit: Callable[[Expr, int], str]
+    number: Callable[[float, str], str]
+    index_text: Callable[[Axis], str]
 
-    def __init__(
-        self, schedule: Schedule, name: str, names: list[str], outputs: list[str], plan: Plan
-    ) -> None:
-        self.s, self.name, self.names, self.plan = schedule, name, names, plan
-        self.outputs = outputs
+    def __init__(self, schedule: Schedule, name: str, names: list[str], outputs: list[str]) -> None:
+        self.s, self.name, self.names, self.outputs = schedule, name, names, outputs
         self.sizes: dict[str, str] = {}
         self.params: dict[str, None] = {}
         self.inputs: dict[int, str] = {}
-        self.tables = {}
+        self.results: dict[Expr, str] = {}
+        self.buffered: dict[Expr, str] = {}
+        self.tables: dict[Expr, str] = {}
         self.counts = dict.fromkeys([*names, *outputs], 1)
-        self.blocked = self.heap = self.chooses = self.turns = False
         self.lone_row: Axis | None = None
         """The axis whose index is the row's number."""
 
@@ -165,9 +205,44 @@ class Writer:
         return e.args[0] if e.data == "cast" and e.dtype in HALVES and self.uses.get(e) == 1 else e
 
     def stem(self, e: Expr) -> str:
+        """Name a value after the operator that makes it."""
         if e.kind == "load":
             return f"{self.names[e.data]}_v"
-        return wording.stem(e)
+        if e.data == "div" and e.args[0].kind == "reduce" and e.args[0].data[0] == "sum":
+            summed = e.args[0].args[0]
+            is_square = summed.data == "mul" and summed.args[0] is summed.args[1]
+            return "variance" if is_square and summed.args[0].data == "sub" else "mean"
+        if e.data == "cast" and e.args[0].kind == "size":
+            return "length"
+        return _STEMS.get(str(e.data), "value")
+
+    def depth(self, e: Expr) -> int:
+        """Loops that an expression needs."""
+        return 0
+
+    def leaf(self, e: Expr) -> str | None:
+        """A number, a size, a parameter or an index; None for other expressions."""
+        match e.kind:
+            case "const":
+                return self.number(e.data, e.dtype)
+            case "size":
+                return parenthesised(self.mono(self.s.atoms(e.data)))
+            case "param":
+                self.params[e.data] = None
+                return str(e.data)
+            case "axis":
+                return self.index_text(next(iter(self.s.axes([e.data]))))
+        return None
+
+    def sum_of(
+        self, terms: dict[Axis, Mono], rest: list[tuple[Expr | None, Mono]], first: Iterable[str] = ()
+    ) -> str:
+        """The place that terms of an address and its rest add up to."""
+        walked = sorted(terms, key=self.s.order.index)
+        parts = [*first, *(self.scaled(self.index_text(axis), terms[axis]) for axis in walked)]
+        for e, mono in rest:
+            parts.append(self.mono(mono) if e is None else self.scaled(self.emit(e, self.depth(e)), mono))
+        return " + ".join(parts) or "0"
 
     def scaled(self, index: str, mono: Mono) -> str:
         if mono == (1, ()):
@@ -181,12 +256,12 @@ def mentioned(names: Iterable[str], texts: Iterable[str]) -> list[str]:
     return [name for name in names if name in used]
 
 
-def decoded(index: str, parts: list[tuple[str, str]]) -> list[tuple[str, str]]:
+def decoded(index: str, parts: list[tuple[str, str]], sign: str = "//") -> list[tuple[str, str]]:
     """The indices, by name, that one index over all stands for; `parts`: their names and sizes."""
     indices, rest = [], index
     for position, (name, size) in enumerate(reversed(parts)):
         indices.append((name, rest if position == len(parts) - 1 else f"{rest} % {size}"))
-        rest = f"{rest} // {size}" if position == 0 else f"({rest}) // {size}"
+        rest = f"{rest if sign == '/' or closed(rest) else f'({rest})'} {sign} {size}"
     return indices
 
 
