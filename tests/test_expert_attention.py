@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from attention_cases import ATTENTIONS
 from expert_cases import captured, r, write
-from test_expert_cuda import interpreted
+from interpreting import interpreted
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
