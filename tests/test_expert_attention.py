@@ -97,11 +97,11 @@ def test_other_sizes_than_a_task_names_are_taken_too():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("first", range(0, 60, 20))
+@pytest.mark.parametrize("first", range(0, 48, 16))
 def test_any_form_sizes_layout_and_mask(first):
     interpreted(f"""
         from attention_draws import check_draws
-        check_draws(range({first}, {first} + 20))
+        check_draws(range({first}, {first} + 16))
     """)
 
 
