@@ -36,7 +36,7 @@ docs: $(VENV)/.installed-docs
 # Slow doors, each behind a target of its own. Half of the time of most goes by on one core.
 CHECK := $(BIN)/python -m pytest -n 2 --dist worksteal
 check-wheel: $(VENV)/.installed-test
-	$(BIN)/python -m pytest checks/test_wheel.py
+	$(CHECK) checks/test_wheel.py
 
 check-docs: $(VENV)/.installed-test
 	$(CHECK) checks/test_docs.py

@@ -59,7 +59,7 @@ def as_run(printed, server, page=WHOLE[0]):
     is_search, is_paid = printed.startswith(SEARCHES), bool(PAID.search(printed))
     is_whole = page in WHOLE and not is_paid
     most = 2 if is_whole or not is_search or (page in GO_ON and not is_paid) else 1
-    command = re.sub(r"--iters (\d+)", lambda found: f"--iters {min(most, int(found[1]))}", printed)
+    command = re.sub(r"--iters (\d+)", lambda match: f"--iters {min(most, int(match[1]))}", printed)
     command = command.replace("--device cuda", "--device cpu")
     command = ELSEWHERE.sub(server.url, command)
     for name, value in {"TASK": "example:add_layer_norm", "RUN": "last", "NODE": "1", "EPISODE": "1"}.items():
