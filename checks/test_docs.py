@@ -51,7 +51,7 @@ def steps(page):
             yield from ((None, line[2:]) for line in lines if line.startswith("$ "))
 
 
-def as_run(printed, server, page=WHOLE[0]):
+def as_run(printed, server, page):
     """The command with what this machine cannot have exchanged; None if it is not ours to run."""
     words = shlex.split(printed, comments=True)
     if words[0] not in OURS:
@@ -123,7 +123,7 @@ def shell(resources, tmp_path_factory):
 def begun(shell, once):
     """A runs directory with one finished run."""
     server, run = shell
-    command = as_run("passagent run TASK --iters 2 --islands 1 --seed 3", server)
+    command = as_run("passagent run TASK --iters 2 --islands 1 --seed 3", server, GO_ON[-1])
     return once("begun", lambda here: run(command, here)) / "runs"
 
 
@@ -136,7 +136,7 @@ def searches(page):
 def test_the_commands_of_a_page_run_in_order(page, shell, begun, tmp_path):
     server, run = shell
     todo = list(steps(page))
-    if not any(name is None and as_run(text, server) for name, text in todo):
+    if not any(name is None and as_run(text, server, page) for name, text in todo):
         pytest.skip("has no command of ours")
     if page.name != "README.md":
         shutil.copytree(begun, tmp_path / "runs")
