@@ -58,7 +58,7 @@ def as_run(printed, server, page):
         return None
     is_search, is_paid = printed.startswith(SEARCHES), bool(PAID.search(printed))
     is_whole = page in WHOLE and not is_paid
-    most = 2 if is_whole or not is_search or (page in GO_ON and not is_paid) else 1
+    most = 1 if is_search and (is_paid or page not in GO_ON) else 2
     command = re.sub(r"--iters (\d+)", lambda match: f"--iters {min(most, int(match[1]))}", printed)
     command = command.replace("--device cuda", "--device cpu")
     command = ELSEWHERE.sub(server.url, command)
