@@ -3,9 +3,10 @@
 A block with a title is a file of that name, which is written when its turn comes.
 
 `make check-docs` runs this. Each page begins in a directory that holds one short run. What this machine
-cannot have is exchanged: the GPU for the CPU, a provider for a server on 127.0.0.1. Searches make two
-episodes on one graph of the task, and measure each candidate for a tenth of the time; those of the pages
-WHOLE measure their best candidates again.
+cannot have is exchanged: the GPU for the CPU, a provider for a server on 127.0.0.1. Searches make an episode
+on one graph of the task, and measure each candidate for a tenth of the time; those with a provider's model
+have none of the built-in one's. On the pages WHOLE the built-in model makes two, and the best candidates are
+measured again; it makes two, too, where a page goes on with the last run.
 """
 
 import os
@@ -30,6 +31,9 @@ PAGES = [
     *sorted((ROOT / "examples").rglob("*.md")),
 ]
 WHOLE = (ROOT / "README.md", ROOT / "docs/tutorial.md")
+GO_ON = (*WHOLE, *(ROOT / "docs" / name for name in ("operators.md", "optimize.md", "plans.md")))
+"""Pages that show what to do with the last run."""
+PAID = re.compile(r"--model (openai|anthropic)/")
 OURS = ("passagent", "sqlite-utils", "cp", "git", "pytest", "sed")
 """Programs that are run. Others (vllm, ollama, pip, ...) are people's own."""
 SEARCHES = ("passagent run ", "passagent fork ", "passagent optimize ")
@@ -47,26 +51,23 @@ def steps(page):
             yield from ((None, line[2:]) for line in lines if line.startswith("$ "))
 
 
-def fewer(iters):
-    """At most two episodes."""
-    return f"--iters {min(2, int(iters[0].split()[1]))}"
-
-
-def as_run(printed, server, is_whole=False):
-    """The command with what this machine cannot have exchanged; None if it is not ours to run.
-
-    `is_whole`: a search measures its finalists again.
-    """
+def as_run(printed, server, page):
+    """The command with what this machine cannot have exchanged; None if it is not ours to run."""
     words = shlex.split(printed, comments=True)
     if words[0] not in OURS:
         return None
-    command = re.sub(r"--iters \d+", fewer, printed).replace("--device cuda", "--device cpu")
+    is_search, is_paid = printed.startswith(SEARCHES), bool(PAID.search(printed))
+    is_whole = page in WHOLE and not is_paid
+    most = 1 if is_search and (is_paid or page not in GO_ON) else 2
+    command = re.sub(r"--iters (\d+)", lambda match: f"--iters {min(most, int(match[1]))}", printed)
+    command = command.replace("--device cuda", "--device cpu")
     command = ELSEWHERE.sub(server.url, command)
     for name, value in {"TASK": "example:add_layer_norm", "RUN": "last", "NODE": "1", "EPISODE": "1"}.items():
         command = re.sub(rf"(?<![\w/.-]){name}(?![\w/.-])", value, command)
-    if printed.startswith(SEARCHES):
+    if is_search:
         quick = " --set evaluator.budget_s=0.05" + ("" if is_whole else " --set search.finalists=0")
-        quick += "" if "--iters" in command else " --iters 2"
+        quick += " --set search.expert_seeds=0" if is_paid else ""
+        quick += "" if "--iters" in command else f" --iters {most}"
         command, comment, rest = command.partition(" #")
         command += quick + comment + rest
     return command
@@ -122,7 +123,7 @@ def shell(resources, tmp_path_factory):
 def begun(shell, once):
     """A runs directory with one finished run."""
     server, run = shell
-    command = as_run("passagent run TASK --iters 2 --islands 1 --seed 3", server)
+    command = as_run("passagent run TASK --iters 2 --islands 1 --seed 3", server, GO_ON[-1])
     return once("begun", lambda here: run(command, here)) / "runs"
 
 
@@ -135,7 +136,7 @@ def searches(page):
 def test_the_commands_of_a_page_run_in_order(page, shell, begun, tmp_path):
     server, run = shell
     todo = list(steps(page))
-    if not any(name is None and as_run(text, server) for name, text in todo):
+    if not any(name is None and as_run(text, server, page) for name, text in todo):
         pytest.skip("has no command of ours")
     if page.name != "README.md":
         shutil.copytree(begun, tmp_path / "runs")
@@ -143,5 +144,5 @@ def test_the_commands_of_a_page_run_in_order(page, shell, begun, tmp_path):
         if name is not None:
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).write_text(text)
-        elif command := as_run(text, server, page in WHOLE):
+        elif command := as_run(text, server, page):
             run(command, tmp_path)

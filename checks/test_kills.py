@@ -16,9 +16,9 @@ from many import forks  # noqa: E402, F401
 pytestmark = pytest.mark.usefixtures("no_library", "forks")
 
 
-def test_fifty_kills_leave_the_same_tree(tmp_path: Path) -> None:
-    test_queue.random_kills(tmp_path, kills=50, iters=84)
+def test_thirty_kills_leave_the_same_tree(tmp_path: Path) -> None:
+    test_queue.random_kills(tmp_path, kills=30, iters=51)
 
 
-def test_twenty_kills_leave_the_same_ledger(tmp_path: Path) -> None:
-    test_ledger.random_kills(tmp_path, kills=20, iters=42)
+def test_twelve_kills_leave_the_same_ledger(tmp_path: Path) -> None:
+    test_ledger.random_kills(tmp_path, kills=12, iters=26)

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
-import subprocess
-import sys
-import textwrap
 
 import pytest
 import torch
@@ -14,19 +10,11 @@ import torch.nn.functional as F
 import triton
 import triton.language as tl
 from expert_cases import BLOCKS, CASES, captured, r, write
+from interpreting import interpreted
 
 from passagent.expert.choices import default
 from passagent.expert.write.cuda_grid import Launch, Work, launches
 from passagent.expert.write.routes import MOST_NAMED
-
-
-def interpreted(program: str) -> None:
-    """Run a program where Triton interprets."""
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.path.dirname(__file__)}
-    head = "import triton_interpreter\ntriton_interpreter.round_as_hardware_does()\n"
-    command = [sys.executable, "-c", head + textwrap.dedent(program)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
 
 
 def source(function, *sets) -> str:

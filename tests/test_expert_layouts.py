@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from closeness import assert_as_exact_as_eager
 from expert_cases import LAYOUTS, captured, check, held, held_in_each, r, rewritten, write
-from test_expert_cuda import interpreted, source
+from interpreting import interpreted
+from test_expert_cuda import source
 
 from passagent.expert.schedule.layouts import memory_order
 from passagent.kernels import launch

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from expert_cases import captured, write
-from test_expert_cuda import interpreted
+from interpreting import interpreted
 
 from passagent.expert.choices import default
 from passagent.expert.write.cuda_grid import Work, launches

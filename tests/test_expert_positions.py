@@ -9,7 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from expert_cases import captured, held, r, rewritten, write
-from test_expert_cuda import interpreted, source
+from interpreting import interpreted
+from test_expert_cuda import source
 
 
 def hard(*shape: int, dtype: torch.dtype = torch.float32, special: bool = True) -> torch.Tensor:

@@ -9,7 +9,8 @@ import cases
 import pytest
 import torch
 from expert_cases import captured, write
-from test_expert_cuda import interpreted, source
+from interpreting import interpreted
+from test_expert_cuda import source
 
 from passagent.evaluator.result import Candidate
 from passagent.expert.author import author

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from closeness import assert_as_exact_as_eager
 from expert_cases import captured, check, held, r, rewritten, write
-from test_expert_cuda import interpreted
+from interpreting import interpreted
 
 from passagent.expert.lower.call import OPS
 

@@ -160,7 +160,7 @@ def assert_no_secret(out: Path, runs_dir: Path) -> None:
 
 
 def test_killed_and_resumed(tmp_path: Path) -> None:
-    """checks/test_kills.py does it twenty times."""
+    """checks/test_kills.py does it twelve times."""
     random_kills(tmp_path, kills=5, iters=12)
 
 

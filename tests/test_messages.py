@@ -279,25 +279,16 @@ def evaluated(referee, when, forge):
     return referee.evaluate(load_task(TASK), Candidate(files))
 
 
-@pytest.mark.long
 def test_one_that_forges_nothing_is_measured(referee):
     result = evaluated(referee, "False", "pass")
     assert (result.status, result.error) == ("ok", None)
 
 
-EACH_ONCE = {*((name, "audit") for name in FORGED), *(("lists of lists", op) for op in WHEN)}
-"""Every forgery and every operation; the other pairs are long."""
+EACH_ONCE = sorted({*((name, "audit") for name in FORGED), *(("lists of lists", op) for op in WHEN)})
+"""Every forgery and every operation."""
 
 
-@pytest.mark.parametrize(
-    ("name", "op"),
-    [
-        pytest.param(name, op, marks=[] if (name, op) in EACH_ONCE else [pytest.mark.long])
-        for name in FORGED
-        for op in WHEN
-        if (name, op) != ("no key that is needed", "load")  # an empty reply is what is expected
-    ],
-)
+@pytest.mark.parametrize(("name", "op"), EACH_ONCE)
 def test_a_candidate_that_forges_replies_fails(name, op, referee):
     """The whole way: it speaks for its worker, and the evaluation ends with its own error."""
     result = evaluated(referee, WHEN[op], FORGED[name])

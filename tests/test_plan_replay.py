@@ -294,21 +294,15 @@ def test_a_function_outlives_its_replay():
     assert torch.equal(call(x, y, 3)[0], x + 2.5 + y)
 
 
-def outcomes(*names):
+def outcomes():
     """How honest cases compare with eager, in a process where Triton's interpreter runs."""
     path = os.pathsep.join([str(HERE), str(HERE.parent)])
     threads = {"OMP_NUM_THREADS": "2", "OMP_THREAD_LIMIT": "2"}
     env = {**os.environ, **threads, "TRITON_INTERPRET": "1", "PYTHONPATH": path}
-    command = [sys.executable, str(HERE / "plans.py"), *names]
+    command = [sys.executable, str(HERE / "plans.py")]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return dict(map(json.loads, done.stdout.splitlines()))
-
-
-@pytest.mark.long
-def test_some_honest_plans_equal_eager():
-    names = ("pass_with_its_own_cpp", "annotated_everywhere", "tensor_descriptors")
-    assert outcomes(*names) == dict.fromkeys(names, "equal")
 
 
 @pytest.mark.long

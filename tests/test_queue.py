@@ -37,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("forks")
 
 
 def test_random_kills_leave_the_same_tree(tmp_path: Path) -> None:
-    """checks/test_kills.py has fifty of them."""
+    """checks/test_kills.py has thirty of them."""
     random_kills(tmp_path, kills=12, iters=21)
 
 

@@ -102,8 +102,9 @@ def given(path: Path, words: str = "given") -> str:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("drafts", [0, 3])
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    ("policy", "drafts"), [*((policy, 0) for policy in POLICIES), ("evolutionary", 3)]
+)  # drafts come before any policy is asked
 def test_the_first_episode_of_every_island_starts_from_the_seed(store, task, tmp_path, policy, drafts):  # noqa: F811
     """With the default seed the first episode ignored the expert's seed and did not show it."""
     path = given(tmp_path / "mine")
