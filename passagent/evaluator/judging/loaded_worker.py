@@ -12,8 +12,8 @@ import torch
 
 from passagent.config import EvaluatorConfig
 from passagent.evaluator.correctness.compare import surely_agree
-from passagent.evaluator.correctness.exactness import Fact
 from passagent.evaluator.correctness.inplace import States
+from passagent.evaluator.correctness.precision import Fact
 from passagent.evaluator.correctness.sets import SETS
 from passagent.evaluator.judging.effort import Allowance
 from passagent.evaluator.judging.recorder import Prepared

@@ -13,14 +13,15 @@ import statistics
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError, TaskError
 from passagent.evaluator import captures
-from passagent.evaluator.correctness.exactness import Expected, Fact
 from passagent.evaluator.correctness.inplace import States
+from passagent.evaluator.correctness.precision import Expected, Fact
 from passagent.evaluator.correctness.sets import SETS
 from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.reference import beyond, keeping, pace
@@ -137,8 +138,26 @@ class Baseline:
             states = self._states(reference, chosen, windows, self._ask(of_states).reply)
         is_known = reference.expected[chosen].known
         exact, _ = self._float64(reference, chosen, windows) if is_known else (None, [])
-        facts = reference.expected[chosen].facts
-        return Expected(eager + [state.after[-1] for state in states], facts, exact, states)
+        of_set = reference.expected[chosen]
+        values = eager + [state.after[-1] for state in states]
+        return Expected(values, of_set.facts, exact, states, usual_sizes=of_set.sizes)
+
+    def look_closer(
+        self, reference: Reference, expected: Expected, chosen: int, windows: Windows | None = None
+    ) -> Expected:
+        """`expected` of a call on windows of a set, with its `spread` if eager is ill-conditioned there.
+
+        Without `windows` it is what the set expects, which keeps that.
+        """
+        if expected.spread or not expected.is_ill_conditioned:
+            return expected
+        where = reference.rotation.first() if windows is None else windows
+        request = of_eager(worker_messages.Spread, reference, chosen, where)
+        request = request.model_copy(update={"seed": secrets.randbits(40)})
+        closer = replace(expected, spread=self._read(self._ask(request).reply.spread))
+        if windows is None:
+            reference.expected[chosen] = closer
+        return closer
 
     def roundings(self, subgraph: Subgraph, dispatch: str) -> list[str]:
         """The operators of eager's whose rounding shows, on the first input set where one does.
