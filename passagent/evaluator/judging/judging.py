@@ -14,7 +14,7 @@ from passagent.evaluator.judging import effort, speed_of_light
 from passagent.evaluator.judging.agreement import judge_sets
 from passagent.evaluator.judging.eager_worker import EagerWorker
 from passagent.evaluator.judging.loaded_worker import LoadedWorker
-from passagent.evaluator.judging.plan_figures import fill_plan_figures
+from passagent.evaluator.judging.plan_reading import fill_plan_figures
 from passagent.evaluator.judging.recorder import Prepared
 from passagent.evaluator.judging.timed_checks import TimedChecks
 from passagent.evaluator.judging.verdict import (

@@ -25,8 +25,7 @@ from passagent.evaluator.runner.fresh import Draw
 from passagent.evaluator.runner.process import Answer, Worker
 from passagent.evaluator.runner.worker_messages import Audit, Kept, Load, R, Release, Request, Tensor
 from passagent.evaluator.score import STRICT_T
-from passagent.evaluator.sizes import VIOLATIONS
-from passagent.evaluator.worker_text import plain
+from passagent.evaluator.sizes import VIOLATIONS, plain
 from passagent.sandbox.channel import Arena
 from passagent.tasks.graphio import load_graph
 from passagent.tasks.reader import Subgraph

@@ -24,12 +24,19 @@ from passagent.evaluator.correctness.inplace import States
 from passagent.evaluator.correctness.precision import Expected, Fact
 from passagent.evaluator.correctness.sets import SETS
 from passagent.evaluator.hardware.leases import DeviceLease
-from passagent.evaluator.reference import beyond, keeping, pace
-from passagent.evaluator.reference.drawing import FOR_FAST, FOR_SMALL, SET_KINDS, SpecialError, draw_sets
+from passagent.evaluator.reference import keeping, pace
+from passagent.evaluator.reference.drawing import (
+    FOR_FAST,
+    FOR_SMALL,
+    SET_KINDS,
+    SpecialError,
+    begin_wider,
+    come_closer,
+    draw_sets,
+)
 from passagent.evaluator.reference.eager import EagerGraph
-from passagent.evaluator.reference.flop_count import count_flops
+from passagent.evaluator.reference.graph_costs import count_flops, unread_bytes
 from passagent.evaluator.reference.reference import Reference, of_eager, run_request
-from passagent.evaluator.reference.unread import unread_bytes
 from passagent.evaluator.runner import endings, hostless, worker_messages
 from passagent.evaluator.runner.endings import WorkerDied, WorkerTimeout, last_line
 from passagent.evaluator.runner.fresh import Rotation, Windows
@@ -195,7 +202,7 @@ class Baseline:
         """Values as far beyond what was recorded as the graph allows; where eager fails there, less far."""
         captured = captures.without_dynamo(subgraph, self._config.device)
         captured = captured or self._capture(name, subgraph, dispatch)
-        values, narrowed = beyond.begin(subgraph, captured), list[str]()
+        values, narrowed = begin_wider(subgraph, captured), list[str]()
         is_special = self._config.special_values
         while True:
             try:
@@ -211,7 +218,7 @@ class Baseline:
                     raise
                 values = Wider(as_recorded(subgraph), ["every input: eager fails on other values"])
                 continue
-            closer = beyond.closer(values, reference)
+            closer = come_closer(values, reference)
             if closer.subgraph == values.subgraph:
                 reference.narrowed = values.kept + narrowed
                 return reference

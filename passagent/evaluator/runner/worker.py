@@ -28,8 +28,7 @@ from passagent.evaluator.runner.fresh import Windows, window_of
 from passagent.evaluator.runner.lockstep import Turn, TurnLost
 from passagent.evaluator.runner.marks import mark_by
 from passagent.evaluator.runner.planned import Planned, Plans
-from passagent.evaluator.sizes import ERROR
-from passagent.evaluator.worker_text import plain
+from passagent.evaluator.sizes import ERROR, plain
 from passagent.plan import extension
 from passagent.sandbox.channel import Channel, ChannelClosed
 from passagent.sandbox.environment import give_memory_back

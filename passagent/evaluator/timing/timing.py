@@ -40,7 +40,7 @@ from passagent.evaluator.runner.worker_messages import (
     RunReply,
     Turns,
 )
-from passagent.evaluator.timing import clocks, copying, estimate, turns
+from passagent.evaluator.timing import clocks, estimate, turns
 from passagent.evaluator.timing.estimate import Effort
 
 WARMUPS = 25
@@ -139,7 +139,7 @@ def measure(pair: TimedPair) -> Timing:
     else:
         timing = _groups(pair, draw, per_call_s)
     timing.is_slow = per_call_s >= SLOW_S
-    copying.charge(timing.eager, timing.compiled)
+    clocks.charge_copying(timing.eager, timing.compiled)
     logs, line = _estimated(timing, reference.pace_ns)
     timing.speedup, (timing.low, timing.high) = estimate.ratio(logs, line), estimate.interval(logs, line)
     timing.pairs = [len(logs)]
