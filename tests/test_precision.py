@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 from passagent.evaluator.correctness.double import in_float64, spread_of
 from passagent.evaluator.correctness.precision import Expected, Fact
-from passagent.evaluator.judging.agreement import judge_sets
+from passagent.evaluator.judging.agreement import judge_sets, judge_timed
 from passagent.evaluator.judging.verdict import Failed, Refused
 from passagent.evaluator.result import GraphResult
 
@@ -138,6 +139,19 @@ def test_verdict_follows_from_error_and_dtype(name, graph, does, f32, f16, bf16)
     verdicts = {dtype: verdict_of(graph, does, dtype) for dtype in (F32, F16, BF16)}
     wanted = {F32: f32, F16: f16, BF16: bf16}
     assert {dtype: verdict for dtype, (verdict, _) in verdicts.items()} == wanted, verdicts
+
+
+def test_timed_call_on_ill_conditioned_values_is_right_where_the_check_was_stricter():
+    module, values = SimpleNamespace(forward=quotient), inputs_of(F32, 0)
+    exact = in_float64(module, values)
+    eager = Expected([quotient(*values)], [Fact(contiguous=True, device="cpu")], exact)
+    spread = spread_of(module, values, [], seed=7)
+    result = GraphResult(name="g", dtype="float32", status="ok", passes_from_t=-10)
+    judge_timed(eager, [backwards(*values)], result, -5, lambda call: replace(call, spread=spread), True)
+    assert result.status == "ok" and result.passes_from_t > -3
+    stale = [backwards(*inputs_of(F32, 1))]
+    with pytest.raises(Failed, match="stale or wrong values"):
+        judge_timed(eager, stale, result, -5, lambda call: replace(call, spread=spread), True)
 
 
 def test_message_of_reduced_precision_tells_both_figures():

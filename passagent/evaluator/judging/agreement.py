@@ -96,17 +96,21 @@ def judge_timed(
 ) -> None:
     """Judge a call made during the timing like an input set, and credit no more than it reached.
 
-    `eager`: on the values of the call. Raises Failed unless the outputs agree from t = `allowed` on, and like
-    judge_sets.
+    `eager`: on the values of the call. Raises Failed unless the outputs agree from t = `allowed` on, or are
+    as exact as eager's, and like judge_sets.
     """
     assert result.passes_from_t is not None
     level = result.passes_from_t
     if not surely_agree(eager.eager, got, level):
         comparison = compare(eager.eager, got)
-        if comparison.problem or comparison.passes_from_t is None or comparison.passes_from_t > allowed:
+        reached = comparison.passes_from_t
+        if reached is not None and reached > allowed:
+            eager = look_closer(eager)  # an ill-conditioned value may differ by more than before
+            reached = reached if is_as_exact(eager, got) else None
+        if comparison.problem or reached is None:
             raise _wrong(result, eager, comparison, _timed(comparison.problem or "stale or wrong values"))
-        if comparison.passes_from_t > level:
-            level = comparison.passes_from_t
+        if reached > level:
+            level = reached
             _note(result, comparison, eager)
     is_right = _judge_calls(
         result, [(eager, got)], level, lambda: [(look_closer(eager), got)], is_candidate, _timed
