@@ -229,7 +229,11 @@ class Recorder:
             return answer
         if answer.status != "refused":
             raise _failed(answer)
-        raise Refused([_violation(refusal) for refusal in (answer, *answer.others)], _unmatched(answer))
+        violations = [
+            Violation(rule="recording", file=why.file, line=why.line, message=plain(why.message))
+            for why in (answer, *answer.others)
+        ]
+        raise Refused(violations, _unmatched(answer))
 
     def _seen(self, subgraph: Subgraph, baseline: Baseline | None, device: str) -> RecordedSubgraph:
         """A subgraph as the recording process sees it. The baseline's worker captures what Dynamo must."""
@@ -303,10 +307,6 @@ def _failed(why: Refusal) -> Failed:
     """A failure of the host code, with its place."""
     place = f" ({why.file}:{why.line})" if why.file else ""
     return Failed(why.status, plain(why.message) + place)
-
-
-def _violation(why: Refusal) -> Violation:
-    return Violation(rule="recording", file=why.file, line=why.line, message=plain(why.message))
 
 
 _NAME = re.compile(r"(?:[A-Za-z_][A-Za-z0-9_]*/)*(?:[A-Za-z0-9_-]+\.py|[A-Za-z0-9_.-]+\.(?:json|md|txt))")
