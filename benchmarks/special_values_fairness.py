@@ -25,10 +25,10 @@ import torch.utils._pytree as pytree
 
 from passagent.errors import PassagentError
 from passagent.evaluator.captures import KeptGraph, without_dynamo
-from passagent.evaluator.correctness.sets import SETS
 from passagent.evaluator.correctness.settled import first_beyond, settle
 from passagent.evaluator.reference.drawing import begin_wider, draw_sets
 from passagent.evaluator.runner.fresh import Rotation
+from passagent.evaluator.score import SETS
 from passagent.sandbox.environment import device_name, evaluator_version
 from passagent.tasks.capture import capture
 from passagent.tasks.graphio import dump_graph, load_graph

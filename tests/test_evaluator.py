@@ -15,7 +15,6 @@ from tiny import HONEST, KERNEL, MODEL, candidate, write_subgraph, write_task
 from passagent.agent.observe import observation, verdict
 from passagent.config import EvaluatorConfig
 from passagent.errors import TaskError
-from passagent.evaluator.correctness.sets import BEYOND_SET, SETS
 from passagent.evaluator.hardware.machine import Machine
 from passagent.evaluator.judging import effort
 from passagent.evaluator.judging.loaded_worker import LoadedWorker
@@ -26,6 +25,7 @@ from passagent.evaluator.reference import baseline, keeping
 from passagent.evaluator.reference.eager import Output
 from passagent.evaluator.result import MANIFEST, Candidate
 from passagent.evaluator.runner.process import Worker
+from passagent.evaluator.score import BEYOND_SET, SETS
 from passagent.evaluator.timing import clocks
 from passagent.experience.diagnosis import diagnose
 from passagent.sandbox import tools

@@ -19,7 +19,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from passagent.errors import InfrastructureError
-from passagent.evaluator.correctness.sets import SETS
 from passagent.evaluator.judging import effort
 from passagent.evaluator.judging.judging import Judging
 from passagent.evaluator.reference.reference import Reference
@@ -30,6 +29,7 @@ from passagent.evaluator.runner.fresh import Draw, Rotation
 from passagent.evaluator.runner.lockstep import Turn, TurnLost
 from passagent.evaluator.runner.process import Answer
 from passagent.evaluator.runner.samples import Samples, Timing
+from passagent.evaluator.score import SETS
 from passagent.evaluator.timing import clocks, timing, turns
 from passagent.evaluator.timing.clocks import charge_copying
 from passagent.evaluator.timing.estimate import interval, line, log_ratios, ratio

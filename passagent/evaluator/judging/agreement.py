@@ -14,11 +14,11 @@ from passagent.evaluator.correctness.precision import (
     is_as_exact,
     judge_precision,
 )
-from passagent.evaluator.correctness.sets import SETS
 from passagent.evaluator.correctness.settled import first_beyond
 from passagent.evaluator.judging.verdict import Failed, Refused
 from passagent.evaluator.reference.reference import Reference
 from passagent.evaluator.result import GraphResult, Violation, Worst
+from passagent.evaluator.score import SETS
 
 _ADVICE = "compute every element, with the graph's own constants and terms"
 

@@ -10,7 +10,6 @@ import torch
 
 from passagent.evaluator import score
 from passagent.evaluator.correctness.precision import Expected
-from passagent.evaluator.correctness.sets import SETS
 from passagent.evaluator.judging.agreement import judge_extreme, judge_timed
 from passagent.evaluator.judging.loaded_worker import LoadedWorker, outputs_of, refuse_kept
 from passagent.evaluator.reference.baseline import Baseline
@@ -18,6 +17,7 @@ from passagent.evaluator.reference.reference import Reference
 from passagent.evaluator.result import GraphResult
 from passagent.evaluator.runner.fresh import Windows
 from passagent.evaluator.runner.worker_messages import Kept
+from passagent.evaluator.score import SETS
 
 
 @dataclass

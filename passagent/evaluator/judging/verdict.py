@@ -11,7 +11,6 @@ import numpy as np
 from passagent.config import EvaluatorConfig
 from passagent.evaluator import score
 from passagent.evaluator.compilers import is_compiled
-from passagent.evaluator.correctness.sets import SETS
 from passagent.evaluator.result import (
     GRAVITY,
     Candidate,
@@ -25,6 +24,7 @@ from passagent.evaluator.result import (
 )
 from passagent.evaluator.runner import hostless
 from passagent.evaluator.runner.worker_messages import Error, ReportedViolation
+from passagent.evaluator.score import SETS
 from passagent.evaluator.sizes import ERROR, MESSAGE, plain, shortened
 from passagent.evaluator.timing import estimate
 from passagent.evaluator.timing.estimate import MOST_TRIALS, TRIALS

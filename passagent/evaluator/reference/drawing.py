@@ -12,11 +12,11 @@ import torch
 
 from passagent.errors import TaskError
 from passagent.evaluator.captures import KeptGraph
-from passagent.evaluator.correctness.sets import BEYOND_SET
 from passagent.evaluator.reference import keeping
 from passagent.evaluator.reference.reference import Reference, describe
 from passagent.evaluator.runner.fresh import Rotation
 from passagent.evaluator.runner.worker_messages import Given
+from passagent.evaluator.score import BEYOND_SET
 from passagent.sandbox.channel import Arena
 from passagent.tasks.graphio import load_graph
 from passagent.tasks.inputs import BEYOND, RARE, generator_of, make_inputs

@@ -18,7 +18,6 @@ import torch
 from passagent.evaluator.correctness.double import in_float64, spread_of
 from passagent.evaluator.correctness.eager_rounding import operators_that_show
 from passagent.evaluator.correctness.inplace import states_of
-from passagent.evaluator.correctness.sets import SETS
 from passagent.evaluator.correctness.settled import settle
 from passagent.evaluator.integrity.blocks import Blocks
 from passagent.evaluator.result import Violation
@@ -28,6 +27,7 @@ from passagent.evaluator.runner.fresh import Windows, window_of
 from passagent.evaluator.runner.lockstep import Turn, TurnLost
 from passagent.evaluator.runner.marks import mark_by
 from passagent.evaluator.runner.planned import Planned, Plans
+from passagent.evaluator.score import SETS
 from passagent.evaluator.sizes import ERROR, plain
 from passagent.plan import extension
 from passagent.sandbox.channel import Channel, ChannelClosed

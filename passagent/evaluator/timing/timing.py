@@ -22,7 +22,6 @@ from typing import Protocol
 import numpy as np
 
 from passagent.errors import InfrastructureError
-from passagent.evaluator.correctness.sets import SETS
 from passagent.evaluator.reference.reference import Reference, run_request
 from passagent.evaluator.runner.fresh import Draw, Windows
 from passagent.evaluator.runner.lockstep import Turn
@@ -40,6 +39,7 @@ from passagent.evaluator.runner.worker_messages import (
     RunReply,
     Turns,
 )
+from passagent.evaluator.score import SETS
 from passagent.evaluator.timing import clocks, estimate, turns
 from passagent.evaluator.timing.estimate import Effort
 
