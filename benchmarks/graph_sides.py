@@ -22,7 +22,7 @@ import torch.utils._pytree as pytree
 from torch import fx
 
 from passagent.evaluator.correctness.double import in_float64
-from passagent.evaluator.correctness.exactness import Expected, as_exact
+from passagent.evaluator.correctness.precision import Expected, is_as_exact
 from passagent.evaluator.matching.loaded_passes import load_passes
 from passagent.evaluator.matching.rewrite import apply_passes
 from passagent.evaluator.result import Candidate
@@ -137,7 +137,7 @@ def compared(sides: dict[str, Call], found: Captured, subgraph: Subgraph) -> dic
                 given = fresh(inputs, found.order)
                 count = len(want) - len(tensors(given))
                 known = Expected(want[:count], [], in_float64(found.graph_module, given))
-                exact[name] = exact[name] and as_exact(known, have[:count])
+                exact[name] = exact[name] and is_as_exact(known, have[:count])
     worst = {name: None if None in seen else max(seen) for name, seen in levels.items()}  # type: ignore[type-var]
     return {"t": worst, "as_exact": exact}
 

@@ -25,11 +25,10 @@ import torch.utils._pytree as pytree
 
 from passagent.errors import PassagentError
 from passagent.evaluator.captures import KeptGraph, without_dynamo
-from passagent.evaluator.correctness.sets import SETS
 from passagent.evaluator.correctness.settled import first_beyond, settle
-from passagent.evaluator.reference import beyond
-from passagent.evaluator.reference.drawing import draw_sets
+from passagent.evaluator.reference.drawing import begin_wider, draw_sets
 from passagent.evaluator.runner.fresh import Rotation
+from passagent.evaluator.score import SETS
 from passagent.sandbox.environment import device_name, evaluator_version
 from passagent.tasks.capture import capture
 from passagent.tasks.graphio import dump_graph, load_graph
@@ -104,7 +103,7 @@ def refusals(subgraph: Subgraph, device: str) -> list[str]:
     if captured is None:
         caught = capture(module, make_inputs(subgraph, device, 0))
         captured = KeptGraph(dump_graph(caught.graph_module.graph), caught.order)
-    graph, wider = load_graph(captured.nodes), beyond.begin(subgraph, captured).subgraph
+    graph, wider = load_graph(captured.nodes), begin_wider(subgraph, captured).subgraph
     arena, sets = draw_sets(subgraph, wider, Rotation.of(wider), captured)
     compiled = torch.compile(module, dynamic=False)
     found = []

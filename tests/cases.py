@@ -110,6 +110,9 @@ TASKS = {
     "mean": TaskText(
         "tmp_0 = in_0 * in_0\ntmp_1 = tmp_0.mean(-1, keepdim=True)\nreturn (tmp_1,)", [[([8, 32], F32)]]
     ),
+    "quotient": TaskText(
+        "tmp_0 = in_0.sum(-1, keepdim=True)\ntmp_1 = in_0 / tmp_0\nreturn (tmp_1,)", [[([2048, 48], F32)]]
+    ),
     "wide_mean": TaskText(
         "tmp_0 = in_0 * in_0\ntmp_1 = tmp_0.mean(-1, keepdim=True)\nreturn (tmp_1,)", [[([16, 8192], BF16)]]
     ),

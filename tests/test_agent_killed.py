@@ -49,10 +49,10 @@ class Evaluator(tiny_search.FastEvaluator):
     async def evaluate(self, task_path: Path, candidate: Any, bar: float | None = None) -> Any:
         note(f"evaluation {candidate.key}")
         if any("import socket" in text for text in candidate.files.values()):
-            from passagent.evaluator.judging import unrecorded  # imports torch
+            from passagent.evaluator.judging import verdict  # imports torch
 
             broken = Violation(rule="recording", file="Fused.py", line=1, message="no plan; write one")
-            return unrecorded.refused(load_task(task_path), candidate, EvaluatorConfig(), [broken])
+            return verdict.evaluate_refused(load_task(task_path), candidate, EvaluatorConfig(), [broken])
         return await super().evaluate(task_path, candidate)
 
 

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from passagent.plan.computing import computes
+from passagent.plan.library import computes
 
 X = torch.linspace(-2, 2, 24).reshape(2, 3, 4)
 

@@ -15,16 +15,17 @@ from tiny import HONEST, KERNEL, MODEL, candidate, write_subgraph, write_task
 from passagent.agent.observe import observation, verdict
 from passagent.config import EvaluatorConfig
 from passagent.errors import TaskError
-from passagent.evaluator.correctness.sets import BEYOND_SET, SETS
 from passagent.evaluator.hardware.machine import Machine
-from passagent.evaluator.judging import effort, unrecorded
+from passagent.evaluator.judging import effort
 from passagent.evaluator.judging.loaded_worker import LoadedWorker
 from passagent.evaluator.judging.recorder import NO_TRITON
 from passagent.evaluator.judging.referee import Referee
+from passagent.evaluator.judging.verdict import evaluate_refused
 from passagent.evaluator.reference import baseline, keeping
 from passagent.evaluator.reference.eager import Output
 from passagent.evaluator.result import MANIFEST, Candidate
 from passagent.evaluator.runner.process import Worker
+from passagent.evaluator.score import BEYOND_SET, SETS
 from passagent.evaluator.timing import clocks
 from passagent.experience.diagnosis import diagnose
 from passagent.sandbox import tools
@@ -401,7 +402,7 @@ def test_what_gives_no_plan_needs_no_worker_and_says_so(referee, task):
     result = referee.evaluate(task, bad)
     assert result.unrecorded
     assert list(result.es.values()) == pytest.approx([0.1] * 15)
-    assert result == unrecorded.refused(task, bad, CONFIG, result.violations)
+    assert result == evaluate_refused(task, bad, CONFIG, result.violations)
     assert not verdict(result)["is_run"]
     assert "\nstatus: refused (not run)\n" in observation(result)
 

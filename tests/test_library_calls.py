@@ -343,7 +343,7 @@ def test_the_chosen_rule_comes_before_the_task_s(tmp_path):
 
 def test_a_recording_that_calls_in_spite_of_the_rule_is_refused(tmp_path, record):
     """The process that records is the candidate's: who reads its answer asks again."""
-    from passagent.evaluator.judging.library_operators import library_violations
+    from passagent.evaluator.judging.plan_reading import library_violations
 
     recorded = record(EAGER_S).recording
     task = cases.write_task(tmp_path / "task", TASK)

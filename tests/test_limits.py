@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import stages
 
-from passagent.evaluator.integrity.filenames import check_files
+from passagent.evaluator.judging.recorder import check_files
 from passagent.kernels import cuda_source, lexer, ptx
 
 SHORT = "import torch\n"

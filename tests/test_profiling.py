@@ -223,7 +223,7 @@ def test_expanded_and_overlapping_outputs_are_written_once():
 
 @pytest.mark.long
 def test_flops_are_counted_by_torch():
-    from passagent.evaluator.reference.flop_count import count_flops
+    from passagent.evaluator.reference.graph_costs import count_flops
 
     task = load_task("example:conv2d_sigmoid_mul_hardtanh")
     subgraph = task.subgraphs[0]

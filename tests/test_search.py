@@ -19,7 +19,7 @@ from passagent.cli import running
 from passagent.cli.deploy_verbs import best as write_best
 from passagent.config import EvaluatorConfig, SearchConfig, load_config
 from passagent.errors import InfrastructureError, PassagentError, UsageError
-from passagent.evaluator.judging import unrecorded
+from passagent.evaluator.judging import verdict
 from passagent.evaluator.reference.eager import EagerGraph, Output
 from passagent.evaluator.result import Candidate, Evaluation, Speedup, Violation
 from passagent.evaluator.service.known import Case, recall
@@ -149,7 +149,7 @@ def test_what_gives_no_plan_is_a_node_that_costs_no_evaluation(store, task):
 
     class Recording(tiny_search.FastEvaluator):
         async def evaluate(self, task_path, candidate, bar=None):
-            return unrecorded.refused(load_task(task_path), candidate, EvaluatorConfig(), [violation])
+            return verdict.evaluate_refused(load_task(task_path), candidate, EvaluatorConfig(), [violation])
 
         async def outline(self, task_path, candidate):
             return await self.evaluate(task_path, candidate)

@@ -7,7 +7,7 @@ from handmade import convolution
 from test_tasks_capture import write
 
 from passagent.errors import TaskError
-from passagent.evaluator.judging.library_operators import library_violations
+from passagent.evaluator.judging.plan_reading import library_violations
 from passagent.expert.read.reading import graphs
 from passagent.expert.write.cpp_product import product_region
 from passagent.plan.arguments import TupleArg

@@ -5,11 +5,11 @@ import torch
 from cases import BF16, F32, I64, TASKS, TaskText, write_task
 
 from passagent.config import EvaluatorConfig
-from passagent.evaluator.correctness.sets import BEYOND_SET
 from passagent.evaluator.correctness.settled import first_beyond
 from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.reference import keeping
 from passagent.evaluator.runner.fresh import Draw, Rotation, window_of
+from passagent.evaluator.score import BEYOND_SET
 from passagent.tasks.capture import capture
 from passagent.tasks.inputs import BEYOND, draw_one, make_inputs
 from passagent.tasks.module import load_module

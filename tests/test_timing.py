@@ -19,7 +19,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from passagent.errors import InfrastructureError
-from passagent.evaluator.correctness.sets import SETS
 from passagent.evaluator.judging import effort
 from passagent.evaluator.judging.judging import Judging
 from passagent.evaluator.reference.reference import Reference
@@ -30,8 +29,9 @@ from passagent.evaluator.runner.fresh import Draw, Rotation
 from passagent.evaluator.runner.lockstep import Turn, TurnLost
 from passagent.evaluator.runner.process import Answer
 from passagent.evaluator.runner.samples import Samples, Timing
+from passagent.evaluator.score import SETS
 from passagent.evaluator.timing import clocks, timing, turns
-from passagent.evaluator.timing.copying import charge
+from passagent.evaluator.timing.clocks import charge_copying
 from passagent.evaluator.timing.estimate import interval, line, log_ratios, ratio
 from passagent.evaluator.timing.timing import (
     Effort,
@@ -581,7 +581,7 @@ def test_honest_copies_are_not_charged(blocks, calls):
         for copying_ns, slower in ((5_000, 1.0), (900_000, 1.0), (900_000, 1.8)):
             eager, compiled = copied_sides(blocks, calls, slower=slower, copying_ns=copying_ns, seed=seed)
             before = copy.deepcopy(compiled)
-            charge(eager, compiled)
+            charge_copying(eager, compiled)
             assert compiled == before
 
 
@@ -592,11 +592,11 @@ def test_work_that_is_left_to_the_copying_counts_as_the_calls(blocks, calls, lat
     """Also that of a part of the calls; the clock audit is told of it."""
     for seed in range(50):
         eager, compiled = copied_sides(blocks, calls, late, seed=seed)
-        charge(eager, compiled)
+        charge_copying(eager, compiled)
         assert ratio(log_ratios(eager.blocks, compiled.blocks)) < 1.01
         assert max(map(min, compiled.blocks)) >= 59_000
         assert max(compiled.hidden) <= 1.5 * calls * 5_000 * 1.2
-    charge(Samples(blocks=[[1]], hidden=[0]), Samples(blocks=[[2]], hidden=[0]))  # nothing was copied
+    charge_copying(Samples(blocks=[[1]], hidden=[0]), Samples(blocks=[[2]], hidden=[0]))  # nothing was copied
 
 
 def test_measuring_charges_what_a_candidate_does_while_its_outputs_are_copied(monkeypatch):

@@ -10,7 +10,7 @@ import torch
 from tiny import write_subgraph
 from torch import fx
 
-from passagent.evaluator.reference.unread import unread_bytes
+from passagent.evaluator.reference.graph_costs import unread_bytes
 from passagent.tasks.graphio import dump_graph
 from passagent.tasks.reader import load_task
 

@@ -22,7 +22,7 @@ from passagent.deploy.rewriting import explain_model
 from passagent.errors import PassagentError
 from passagent.evaluator.correctness.compare import compare
 from passagent.evaluator.correctness.double import in_float64
-from passagent.evaluator.correctness.exactness import Expected, Fact, exactness
+from passagent.evaluator.correctness.precision import Expected, Fact, judge_precision
 from passagent.evaluator.correctness.settled import first_beyond, room_of
 from passagent.evaluator.hardware.devices import find_device
 from passagent.evaluator.hardware.leases import DeviceLease
@@ -95,8 +95,7 @@ def find_difference(eager: Outputs, exact: Outputs, got: Outputs) -> str:
             return compared.problem.replace("output 0", place)
         double = [exact[place]] if place in exact else None
         expected = Expected([want], [Fact(contiguous=True, device="cpu")], double)
-        error = exactness(expected, [have])
-        is_far = error is not None and (error.reduced or error.far or bool(error.coarse))
+        is_far = judge_precision([(expected, [have])]).kind != "right"
         worst = compared.worst if compared.passes_from_t is None or is_far else None
         if worst is None and double is not None:  # single values
             worst = first_beyond(0, want, room_of(want, double), have)

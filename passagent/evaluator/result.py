@@ -172,7 +172,7 @@ class GraphResult(BaseModel):
     worst: Worst | None = None
     float64_error: float | None = None
     """The error of the outputs against eager computed in float64, relative to their size: see
-    compare.exactness. None where eager does not run in float64."""
+    precision.Precision. None where eager does not run in float64."""
     eager_float64_error: float | None = None
     """The error of eager's own outputs."""
     speedup: Speedup | None = None

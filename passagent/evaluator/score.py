@@ -17,6 +17,10 @@ STRICT_T = -3
 """End of the strict-correctness regime (PassNet App. E): what a subgraph must pass to be called correct."""
 B, P = 0.1, 0.0
 """The score of a wrong subgraph, and the exponent of the slow-down penalty: s^(p+1) for s < 1."""
+SETS = 3
+"""Input sets that outputs are compared on: the recorded statistics and own draws."""
+BEYOND_SET = 4
+"""The set of values beyond what was recorded."""
 ERROR_KINDS = 3
 """|E|: accuracy, runtime, compilation."""
 

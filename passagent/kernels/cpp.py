@@ -88,7 +88,8 @@ class _CppKernel:
         """Make the variant for arguments such as these (True), or do the call on contiguous copies."""
         where = "a C++ kernel takes tensors in the host's memory"
         types = argument_types(self.name, args, lambda tensor: tensor.is_cpu, where)
-        parameters = [_parameter(ctype, position) for position, ctype in enumerate(types)]
+        passed = ["void*" if ctype.endswith("*") else ctype for ctype in types]
+        parameters = [Parameter(ctype, position) for position, ctype in enumerate(passed)]
         likes: list[Like] = []
         if self.plan is not None:
             orders = self._orders or [()] * len(args)
@@ -141,7 +142,3 @@ def _pointer(what: str, dtype: torch.dtype) -> str:
     if dtype not in CTYPES:
         raise TypeError(f"{what} is a {dtype} tensor, for which C has no type; pass a view of another dtype")
     return CTYPES[dtype]
-
-
-def _parameter(ctype: str, position: int) -> Parameter:
-    return Parameter("void*" if ctype.endswith("*") else ctype, position)

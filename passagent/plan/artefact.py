@@ -55,7 +55,10 @@ def write(recording: Recording) -> dict[str, str]:
 
 def read(files: Mapping[str, str]) -> Artefact:
     """The recording that `files` are. An edited kernel is taken as it is. Raises UsageError."""
-    edited = sorted(name for name, text in files.items() if name != PLAN and not _is_named_by(text, name))
+    digests = {
+        name: hashlib.sha256(text.encode()).hexdigest() for name, text in files.items() if name != PLAN
+    }
+    edited = sorted(name for name, digest in digests.items() if digest not in name)
 
     def text_of(name: Any) -> str:
         if name not in files:
@@ -81,10 +84,6 @@ def read(files: Mapping[str, str]) -> Artefact:
     except Exception as error:  # the files are anybody's
         why = error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else str(error)
         raise UsageError(f"{PLAN}: is no recording: {why[:200]}") from error
-
-
-def _is_named_by(text: str, name: str) -> bool:
-    return hashlib.sha256(text.encode()).hexdigest() in name
 
 
 def _digest(kernel: dict[str, Any]) -> str:

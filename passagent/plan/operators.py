@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from passagent.plan import library, refusal
-from passagent.plan.computing import computes
+from passagent.plan.library import computes
 from passagent.plan.recording_session import Recorder, Session
 
 _EMPTY = {
@@ -94,14 +94,15 @@ class Operators(TorchDispatchMode):
     def _compute(self, func: Any, args: Any, kwargs: Any, shown: str) -> Any:
         """Have the operator called at each call of the plan, where the rule allows it."""
         session = self._session
-        if session.recorder.library == "none" and func is not torch.ops.aten.convolution.default:
+        name = library.name_of(func) if isinstance(func, torch._ops.OpOverload) else str(func)
+        if not library.is_allowed(name, session.recorder.library):
             session.refuse(refusal.COMPUTES.format(operator=shown))
         reason = library.refusal(func, lambda at, name: args[at] if at < len(args) else kwargs.get(name))
         if reason is not None:
             session.refuse(reason)
         args, kwargs = tree_map(session.stand_in, (args, kwargs))
         out = (_attention if func is _ATTENTION else func)(*args, **kwargs)
-        session.compute(library.name_of(func), args, kwargs, out)
+        session.compute(name, args, kwargs, out)
         return out
 
     def _note(

@@ -112,13 +112,9 @@ def _folded_text(entry: Folded, ir: bool) -> str:
     lines += _wrapped(f"holds for {', '.join(facts)}", 1) if facts else []
     for kernel in entry.plan.kernels.values() if ir else ():
         if isinstance(kernel, TritonKernel):
-            lines += [f"{_INDENT}ttir of {kernel.entry} for {kernel.target}", _shown(kernel.ttir)]
+            lines += [f"{_INDENT}ttir of {kernel.entry} for {kernel.target}"]
+            lines += map(as_line, kernel.ttir.rstrip().split("\n"))  # without what a terminal would obey
     return "\n".join(lines)
-
-
-def _shown(text: str) -> str:
-    """A text of several lines without what a terminal would obey."""
-    return "\n".join(map(as_line, text.rstrip().split("\n")))
 
 
 def _inputs_text(plan: Plan) -> list[str]:

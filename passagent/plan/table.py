@@ -83,13 +83,8 @@ class Table:
         self.steps_taken = list(taken(self.plan.steps, iter(mode.choices)))
         leaf_bases = [memory.place(self.plan, n).base for n in _values(self.plan.result)]
         self.empty = mode.empty
-        self.computed = [
-            n
-            for step in self.steps_taken
-            if isinstance(step, OperatorCall)
-            for n in step.values
-            if n is not None
-        ]
+        computed = (step.values for step in self.steps_taken if isinstance(step, OperatorCall))
+        self.computed = [n for values in computed for n in values if n is not None]
         made = (n for n in dict.fromkeys(leaf_bases) if self.plan.values[n].kind == "made")
         self.outputs = [n for n in made if n not in self.computed]
         if mode.fresh:
@@ -362,10 +357,7 @@ class Table:
         example = torch.empty(1, dtype=memory.dtype_of(value))
         if not loaded.dtype_of(example, ctypes.byref(code), ctypes.byref(bits)):
             raise PlanError(f"input {position} is of {value.dtype}, which DLPack does not know")
-        shape, stride = (
-            extension.array(ctypes.c_int64, value.shape),
-            extension.array(ctypes.c_int64, value.stride),
-        )
+        shape, stride = (extension.array(ctypes.c_int64, sizes) for sizes in (value.shape, value.stride))
         self.keep += [shape, stride]
         first, on = self.slots[argument.value], home(value, self.device)
         return extension.Input(

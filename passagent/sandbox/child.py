@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from passagent.errors import InfrastructureError
+from passagent.sandbox import privileges
 from passagent.sandbox.environment import import_path, worker_environment
 from passagent.sandbox.faults import named
 
@@ -65,7 +66,7 @@ class Fork:
 
     def kill(self) -> None:
         """Kill it with all that it started, unless it is gone."""
-        _kill_group(self.pid)
+        privileges.kill_group(self.pid)
 
 
 class ForkServer:
@@ -279,7 +280,7 @@ def serve_forks(work: Work, names: Sequence[str]) -> None:
                 reply = _reap(message["pid"], pids)
             channel.send(reply)
     for pid in pids:
-        _kill_group(pid)
+        privileges.kill_group(pid)
     shutil.rmtree(os.environ["HOME"], ignore_errors=True)  # its own scratch directory
 
 
@@ -352,9 +353,3 @@ def _reap(pid: int, pids: set[int]) -> dict[str, Any]:
         return {"code": None}
     pids.discard(pid)
     return {"code": os.waitstatus_to_exitcode(status), "cpu_s": usage.ru_utime + usage.ru_stime}
-
-
-def _kill_group(pid: int) -> None:
-    for kill in (os.killpg, os.kill):  # it has no group yet where it has just been forked
-        with suppress(ProcessLookupError, PermissionError):
-            return kill(pid, signal.SIGKILL)

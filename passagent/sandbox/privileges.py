@@ -1,4 +1,4 @@
-"""Give up privileges for good: the users and network of its host, capabilities, resources."""
+"""Calls of the operating system: give up privileges for good (users, network, capabilities), kill a group."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import ctypes
 import functools
 import os
 import resource
+import signal
 import struct
+from contextlib import suppress
 from pathlib import Path
 
 NEWNS, NEWIPC, NEWUSER, NEWNET = 0x00020000, 0x08000000, 0x10000000, 0x40000000
@@ -63,3 +65,10 @@ def check(result: int) -> None:
     """Raise OSError for what a C function returned, unless it is 0."""
     if result:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def kill_group(pid: int) -> None:
+    """Kill a process with all that it started, unless it is gone."""
+    for kill in (os.killpg, os.kill):  # it has no group yet where it has just been forked
+        with suppress(ProcessLookupError, PermissionError):
+            return kill(pid, signal.SIGKILL)

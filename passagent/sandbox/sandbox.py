@@ -103,7 +103,7 @@ def enter(scratch: Path, limits: Limits, needed: set[int], *, cuda: bool) -> dic
     layer("private_scratch", lambda: _own_mounts(scratch, limits))
     os.chdir(scratch)
     layer("resource_limits", lambda: _limit_more(limits, own_users, cuda))
-    layer("killed_first", _offer_for_killing)
+    layer("killed_first", lambda: Path("/proc/self/oom_score_adj").write_text("1000"))
     layer("no_new_privileges", lambda: privileges.prctl(privileges.SET_NO_NEW_PRIVS, 1))
     layer("no_capabilities", privileges.drop_capabilities)
     layer("not_dumpable", lambda: privileges.prctl(privileges.SET_DUMPABLE, 0))
@@ -160,10 +160,6 @@ def _limit_more(limits: Limits, own_users: bool, cuda: bool) -> None:
         privileges.lower(resource.RLIMIT_NPROC, limits.threads)
     if not cuda:
         privileges.lower(resource.RLIMIT_MEMLOCK, 64 << 20)
-
-
-def _offer_for_killing() -> None:
-    Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def _mount(source: bytes, target: bytes, kind: bytes | None, flags: int, data: bytes | None) -> None:

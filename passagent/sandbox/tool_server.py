@@ -87,9 +87,9 @@ def _watch(
         while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             is_crowd = is_crowd or _is_crowd(pid, request["limits"]["processes"], others)
             if is_crowd or os.getppid() != server or select.select([status], [], [], 0)[0]:
-                _kill(pid)
+                privileges.kill_group(pid)
             signal.sigtimedwait([signal.SIGCHLD], _LOOK_S)
-        _kill(pid)
+        privileges.kill_group(pid)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         status.send(json.dumps({"code": code, "crowd": is_crowd}).encode())
     except OSError as error:
@@ -192,13 +192,6 @@ def _threads_of_all() -> int:
     """How many threads the machine has."""
     with open("/proc/loadavg") as file:
         return int(file.read().split()[3].partition("/")[2])
-
-
-def _kill(pid: int) -> None:
-    """Kill a tool with all that it started."""
-    for kill in (os.killpg, os.kill):  # it has no group yet where it has just been forked
-        with suppress(OSError):
-            kill(pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Decide whether values agree: tolerances by t, exactness against float64, what is left in inputs."""
+"""Decide whether values agree: tolerances by t, precision against float64, what is left in inputs."""

@@ -3,18 +3,49 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from passagent.evaluator.correctness.mode import Mode
 from passagent.tasks.special import step_bits
+
+
+class Mode(TorchDispatchMode):
+    """Sees every call of an operator.
+
+    torch has Dynamo leave a mode's handler alone, and imports it for that, which takes seconds in every
+    worker: here only where Dynamo is imported anyway.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        handle = _left_alone if "torch._dynamo" in sys.modules else _handle
+        return handle(self, func, args, kwargs or {})
+
+    def on_call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make the call and return its result."""
+        raise NotImplementedError
+
+
+def _handle(mode: Mode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return mode.on_call(func, args, kwargs)
+
+
+_left_alone = torch._disable_dynamo(_handle)
+
 
 LOW = (torch.float16, torch.bfloat16, torch.float32)
 _DRAWN = 65537
 """Signs that are drawn for a tensor, at most: a prime, so that no two rows have the same ones."""
+_MOVES = 4
+"""Draws of inputs that differ in their last place."""
 _aten = torch.ops.aten
 _SUMS = {
     _aten.add: _aten.add, _aten.add_: _aten.add, _aten.sub: _aten.add, _aten.sub_: _aten.add,
@@ -64,13 +95,35 @@ def nudged(
     return ways
 
 
-def blurred(inputs: list[Any], seed: int) -> list[Any]:
-    """Return the inputs with narrow floats in float64, off by up to a unit in the last place they had."""
+def spread_of(
+    graph_module: torch.fx.GraphModule, inputs: list[Any], written: Sequence[int], seed: int
+) -> list[torch.Tensor]:
+    """Return how far values in float64 move, float32, where inputs differ in their last place.
+
+    In each of several draws they are off by what they may have been rounded by. Empty where the graph does
+    not run in float64.
+    """
+    exact, spread = in_float64(graph_module, copied(inputs), written), list[torch.Tensor]()
+    if exact is None:
+        return []
+    for number in range(_MOVES):
+        moved = in_float64(graph_module, blurred(inputs, seed + number, 0.5), written)
+        if moved is None:
+            return []
+        pairs = zip(map(real, moved), map(real, exact), strict=True)
+        moves = [(a.double() - b.double()).abs().nan_to_num(0.0).float() for a, b in pairs]
+        spread = [torch.maximum(*pair) for pair in zip(spread, moves, strict=True)] if number else moves
+    return spread
+
+
+def blurred(inputs: list[Any], seed: int, units: float = 1.0) -> list[Any]:
+    """Return the inputs with narrow floats in float64, off by up to so many of the `units` that they had."""
     generator, values = torch.Generator().manual_seed(seed), copied(inputs)
     for i, value in enumerate(inputs):
         if isinstance(value, torch.Tensor) and value.dtype in LOW:
             drawn = torch.rand(min(value.numel(), _DRAWN), generator=generator, dtype=torch.float64) * 2 - 1
-            values[i] = value.double() * (1 + torch.finfo(value.dtype).eps * _repeated(drawn, value))
+            off = units * torch.finfo(value.dtype).eps * _repeated(drawn, value)
+            values[i] = value.double() * (1 + off)
     return values
 
 
@@ -81,6 +134,11 @@ def run_graph(
     returned = pytree.tree_leaves(graph_module.forward(*inputs))
     outputs = [value for value in returned if isinstance(value, torch.Tensor)]
     return outputs + [inputs[i] for i in written]
+
+
+def real(values: torch.Tensor) -> torch.Tensor:
+    """Return complex numbers as pairs."""
+    return torch.view_as_real(values.resolve_conj()) if values.is_complex() else values
 
 
 def copied(inputs: list[Any]) -> list[Any]:

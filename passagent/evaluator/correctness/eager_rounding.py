@@ -15,7 +15,7 @@ import torch.utils._pytree as pytree
 from torch import fx
 
 from passagent.evaluator.correctness.compare import compare
-from passagent.evaluator.correctness.double import LOW, Wide, wide
+from passagent.evaluator.correctness.double import LOW, Wide, copied, wide
 from passagent.evaluator.result import EXACT_T
 
 LOOK_S = 1.0
@@ -33,7 +33,7 @@ def operators_that_show(graph_module: fx.GraphModule, inputs: list[Any]) -> list
     eager = _Dtypes(graph_module)
     effects: list[tuple[int, float, str]] = []
     try:
-        eager.run(*_copies(inputs))
+        eager.run(*copied(inputs))
         rounding = _Replay(graph_module, eager.dtypes, eager.dtypes)
         expected = rounding.outputs(inputs)
         for name, operator in rounding.rounded.items():
@@ -76,7 +76,7 @@ class _Replay(fx.Interpreter):
 
     def outputs(self, inputs: list[Any]) -> list[torch.Tensor]:
         """The tensors that the graph returns, on the CPU."""
-        out = _tensors(self.run(*pytree.tree_map(wide, _copies(inputs))))
+        out = _tensors(self.run(*pytree.tree_map(wide, copied(inputs))))
         return [tensor.to(dtype).cpu() for tensor, dtype in zip(out, self._dtypes["output"], strict=True)]
 
     def run_node(self, n: fx.Node) -> Any:
@@ -93,10 +93,6 @@ class _Replay(fx.Interpreter):
                 self.rounded[n.name] = getattr(n.target, "__name__", str(n.target))
                 tensor.copy_(narrow)  # in place: what shares its memory is rounded in eager, too
         return value
-
-
-def _copies(values: list[Any]) -> list[Any]:
-    return [value.clone() if isinstance(value, torch.Tensor) else value for value in values]
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:

@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
 import torch
 
 from passagent.evaluator import score
 from passagent.evaluator.correctness.compare import Comparison, compare, metadata_problem, surely_agree
-from passagent.evaluator.correctness.exactness import (
-    Exactness,
+from passagent.evaluator.correctness.precision import (
+    Call,
     Expected,
-    as_exact,
-    drift,
-    exactness,
+    is_as_exact,
+    judge_precision,
 )
-from passagent.evaluator.correctness.sets import SETS
 from passagent.evaluator.correctness.settled import first_beyond
 from passagent.evaluator.judging.verdict import Failed, Refused
 from passagent.evaluator.reference.reference import Reference
 from passagent.evaluator.result import GraphResult, Violation, Worst
+from passagent.evaluator.score import SETS
+
+_ADVICE = "compute every element, with the graph's own constants and terms"
 
 
 def judge_sets(
-    reference: Reference, returned: dict[int, list[torch.Tensor]], result: GraphResult, is_candidate: bool
+    reference: Reference,
+    returned: dict[int, list[torch.Tensor]],
+    result: GraphResult,
+    look_closer: Callable[[Expected, int], Expected],
+    is_candidate: bool,
 ) -> None:
     """Note from which t the outputs agree on all input sets, and their errors.
 
     Raises Failed where they do at no t, or are wrong for their size, and Refused for low precision, which
     only a candidate is charged with.
     """
-    level, errors_of_sets = score.T_RANGE[0], []
-    judged = [(reference.expected[chosen], got) for chosen, got in returned.items() if chosen < SETS]
-    for expected, got in judged:
+    level, sets, calls = score.T_RANGE[0], list[int](), list[Call]()
+    for chosen, got in returned.items():
+        if chosen >= SETS:
+            continue
+        expected = reference.expected[chosen]
         comparison = compare(expected.eager, got)
         if comparison.problem:
             raise Failed("runtime_error", comparison.problem)
@@ -41,18 +48,19 @@ def judge_sets(
             what = f"{_values(_worst(expected, comparison))} differ from eager's at every t"
             raise _wrong(result, expected, comparison, what)
         level = max(level, comparison.passes_from_t)
-        if (errors := exactness(expected, got)) is not None:
-            _judge_errors(result, expected, got, errors, comparison.passes_from_t, is_candidate)
-            errors_of_sets.append(errors)
-    is_right = level <= score.STRICT_T or all(as_exact(*pair) for pair in judged)
+        sets.append(chosen)
+        calls.append((expected, got))
+
+    def closer() -> list[Call]:
+        return [
+            (look_closer(expected, chosen), got) for chosen, (expected, got) in zip(sets, calls, strict=True)
+        ]
+
+    is_right = _judge_calls(result, calls, level, closer, is_candidate)
     for number, got in returned.items():
         if number >= SETS:
             judge_extreme(reference, number, got, result, is_right)
-    coarse = frozenset.intersection(*(errors.coarse for errors in errors_of_sets)) if errors_of_sets else None
-    if coarse and is_candidate and level <= score.STRICT_T:
-        worst = max(errors_of_sets, key=lambda errors: errors.candidate)
-        raise _reduced(worst, _reference(reference.expected[0]))
-    _credit(result, level, judged)
+    _credit(result, level, is_right)
 
 
 def judge_extreme(
@@ -64,8 +72,7 @@ def judge_extreme(
     """
     expected = reference.expected[number]
     if not is_right:
-        errors = exactness(expected, got)
-        if errors is not None and errors.far:
+        if len(got) == len(expected.eager) and judge_precision([(expected, got)]).is_far:
             what = f"far from eager's for inputs {reference.kinds[number]}"
             raise _wrong(result, expected, compare(expected.eager, got), what)
         return
@@ -80,91 +87,90 @@ def judge_extreme(
 
 
 def judge_timed(
-    expected: Expected,
     eager: Expected,
     got: list[torch.Tensor],
     result: GraphResult,
     allowed: int,
+    look_closer: Callable[[Expected], Expected],
     is_candidate: bool,
 ) -> None:
     """Judge a call made during the timing like an input set, and credit no more than it reached.
 
-    `eager`: on the values of the call; `expected`: on the set that its values are of. Raises Failed unless
-    the outputs agree from t = `allowed` on, and like judge_sets.
+    `eager`: on the values of the call. Raises Failed unless the outputs agree from t = `allowed` on, or are
+    as exact as eager's, and like judge_sets.
     """
     assert result.passes_from_t is not None
-    if not surely_agree(eager.eager, got, result.passes_from_t):
+    level = result.passes_from_t
+    if not surely_agree(eager.eager, got, level):
         comparison = compare(eager.eager, got)
-        level = comparison.passes_from_t
-        if comparison.problem or level is None or level > allowed:
-            raise _wrong(result, expected, comparison, _timed(comparison.problem or "stale or wrong values"))
-        if level > result.passes_from_t:
-            _note(result, comparison, expected)
-            _credit(result, level, [(eager, got)])
-    if eager is not expected:
-        _judge_drift(expected, eager, got, result, is_candidate)
-    if eager.known and (errors := exactness(eager, got)) is not None:
-        _judge_errors(result, eager, got, errors, result.passes_from_t, is_candidate)
+        reached = comparison.passes_from_t
+        if reached is not None and reached > allowed:
+            eager = look_closer(eager)  # an ill-conditioned value may differ by more than before
+            reached = reached if is_as_exact(eager, got) else None
+        if comparison.problem or reached is None:
+            raise _wrong(result, eager, comparison, _timed(comparison.problem or "stale or wrong values"))
+        if reached > level:
+            level = reached
+            _note(result, comparison, eager)
+    is_right = _judge_calls(
+        result, [(eager, got)], level, lambda: [(look_closer(eager), got)], is_candidate, _timed
+    )
+    if level > result.passes_from_t:
+        _credit(result, level, is_right)
 
 
-def _judge_drift(
-    expected: Expected, eager: Expected, got: list[torch.Tensor], result: GraphResult, is_candidate: bool
-) -> None:
-    """Raise Refused or Failed for a timed call that is less precise than the calls of the check."""
-    errors = drift(expected, eager.eager, got)
-    if errors is None:
-        return
-    if (errors.reduced or errors.coarse) and is_candidate:
-        raise _reduced(errors, "eager in a timed call")
-    if errors.far and result.passes_from_t is not None and result.passes_from_t <= score.STRICT_T:
-        what = _timed("values are far from eager's for their size")
-        raise _wrong(result, expected, compare(eager.eager, got), what)
+def _judge_calls(
+    result: GraphResult,
+    calls: list[Call],
+    level: int,
+    look_closer: Callable[[], list[Call]],
+    is_candidate: bool,
+    worded: Callable[[str], str] = str,
+) -> bool:
+    """Judge calls by the rule of precision: True if they are right, though they agree from `level` on only.
+
+    `look_closer`: the calls where eager was looked at more closely. Raises Failed for values that are wrong
+    though they agree at a strict level, and Refused for a candidate of a lower precision.
+    """
+    precision, is_right = judge_precision(calls), _are_right(calls, level)
+    if precision.kind != "right" or not is_right:
+        calls = look_closer()
+        precision, is_right = judge_precision(calls), _are_right(calls, level)
+    against = "float64" if precision.is_known else "eager"
+    if precision.is_known:
+        result.float64_error = max(result.float64_error or 0.0, precision.error)
+        result.eager_float64_error = max(result.eager_float64_error or 0.0, precision.eager_error)
+    errors = f"error {precision.error:.1e} against {against}, eager's {precision.eager_error:.1e}"
+    if precision.kind == "reduced" and is_candidate:
+        raise _reduced(worded(errors))
+    if precision.kind == "wrong" and level <= score.STRICT_T:
+        expected, got = calls[precision.call]
+        share = f", {precision.wrong_share:.1%} of them wrong" if precision.wrong_share else ""
+        message = f"values are far from eager's for their size: {errors}{share}; {_ADVICE}"
+        raise _wrong(result, expected, compare(expected.eager, got), worded(message))
+    return is_right and precision.kind != "wrong"
 
 
-def _credit(
-    result: GraphResult, level: int, judged: Sequence[tuple[Expected, Sequence[torch.Tensor]]]
-) -> None:
+def _are_right(calls: list[Call], level: int) -> bool:
+    return level <= score.STRICT_T or all(is_as_exact(*call) for call in calls)
+
+
+def _credit(result: GraphResult, level: int, is_right: bool) -> None:
     """The outputs agree from t = `level` on: right if that is strict, or if they are as exact as eager's."""
     result.passes_from_t = level
-    if level > score.STRICT_T and not all(as_exact(*pair) for pair in judged):
+    if not is_right:
         result.status = "wrong_result"
         needed = f"a correct pass agrees at t = {score.STRICT_T}"
         result.error = f"{_values(result.worst)} agree with eager's only from t = {level}; {needed}"
 
 
-def _judge_errors(
-    result: GraphResult,
-    expected: Expected,
-    got: list[torch.Tensor],
-    errors: Exactness,
-    level: int,
-    is_candidate: bool,
-) -> None:
-    against = _reference(expected)
-    if expected.known:
-        result.float64_error = max(result.float64_error or 0.0, errors.candidate)
-        result.eager_float64_error = max(result.eager_float64_error or 0.0, errors.eager)
-    if errors.reduced and is_candidate:
-        raise _reduced(errors, against)
-    if errors.far and level <= score.STRICT_T:
-        message = (
-            f"values are far from eager's for their size: error {errors.candidate:.1e} against {against}, "
-            f"{errors.wrong:.1%} of them wrong; compute every element"
-        )
-        raise _wrong(result, expected, compare(expected.eager, got), message)
-
-
-def _reduced(errors: Exactness, against: str) -> Refused:
+def _reduced(errors: str) -> Refused:
     message = (
-        f"of a lower precision than eager's: error {errors.candidate:.1e} against {against}, "
-        f"eager's {errors.eager:.1e}; compute in the outputs' dtype (tl.dot: input_precision), "
-        "add long sums in blocks, subtract the mean before squaring, and refine approximate reciprocals"
+        f"of a lower precision than eager's: {errors}; compute in the outputs' dtype "
+        "(tl.dot: input_precision), add long sums in blocks, subtract the mean before squaring, and refine "
+        "approximate reciprocals"
     )
     return Refused([Violation(rule="reduced_precision", file="", line=0, message=message)])
-
-
-def _reference(expected: Expected) -> str:
-    return "float64" if expected.known else "eager"
 
 
 def _timed(what: str) -> str:

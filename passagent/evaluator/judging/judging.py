@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
@@ -13,7 +14,7 @@ from passagent.evaluator.judging import effort, speed_of_light
 from passagent.evaluator.judging.agreement import judge_sets
 from passagent.evaluator.judging.eager_worker import EagerWorker
 from passagent.evaluator.judging.loaded_worker import LoadedWorker
-from passagent.evaluator.judging.plan_figures import fill_plan_figures
+from passagent.evaluator.judging.plan_reading import fill_plan_figures
 from passagent.evaluator.judging.recorder import Prepared
 from passagent.evaluator.judging.timed_checks import TimedChecks
 from passagent.evaluator.judging.verdict import (
@@ -221,7 +222,8 @@ class Judging:
         if loaded.nbytes > self._held_bytes:
             loaded.release(reference)
         with self._lease.host():
-            judge_sets(reference, returned, result, self._is_candidate)
+            look_closer = partial(self.baseline.look_closer, reference)
+            judge_sets(reference, returned, result, look_closer, self._is_candidate)
 
     def _time(
         self, loaded: LoadedWorker, subgraph: Subgraph, result: GraphResult, is_repeat: bool = False
@@ -268,7 +270,7 @@ class Judging:
     ) -> tuple[Reference, Timing]:
         """Time the subject against the eager, verifying outputs of calls among them."""
         reference = self.baseline.reference(subgraph, self.dispatch)
-        checks = TimedChecks(loaded, reference, result, self.baseline.again)
+        checks = TimedChecks(loaded, reference, result, self.baseline)
         assert self._eager is not None
         self._eager.take(reference)
         dispatches = loaded.dispatches(reference)

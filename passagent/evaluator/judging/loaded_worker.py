@@ -12,9 +12,8 @@ import torch
 
 from passagent.config import EvaluatorConfig
 from passagent.evaluator.correctness.compare import surely_agree
-from passagent.evaluator.correctness.exactness import Fact
 from passagent.evaluator.correctness.inplace import States
-from passagent.evaluator.correctness.sets import SETS
+from passagent.evaluator.correctness.precision import Fact
 from passagent.evaluator.judging.effort import Allowance
 from passagent.evaluator.judging.recorder import Prepared
 from passagent.evaluator.judging.verdict import Failed, Refused, raise_for, violation_of
@@ -24,9 +23,8 @@ from passagent.evaluator.runner.endings import WorkerDied, WorkerTimeout, last_l
 from passagent.evaluator.runner.fresh import Draw
 from passagent.evaluator.runner.process import Answer, Worker
 from passagent.evaluator.runner.worker_messages import Audit, Kept, Load, R, Release, Request, Tensor
-from passagent.evaluator.score import STRICT_T
-from passagent.evaluator.sizes import VIOLATIONS
-from passagent.evaluator.worker_text import plain
+from passagent.evaluator.score import SETS, STRICT_T
+from passagent.evaluator.sizes import VIOLATIONS, plain
 from passagent.sandbox.channel import Arena
 from passagent.tasks.graphio import load_graph
 from passagent.tasks.reader import Subgraph

@@ -1,7 +1,8 @@
 """Have a candidate's host code recorded, and its plans checked and compiled, before a worker replays them.
 
 The host code runs in a throw-away process without inputs, device or clock. Its answer is data. A kernel that
-does not build fails the subgraphs that launch it; what no plan comes of refuses the candidate.
+does not build fails the subgraphs that launch it; what no plan comes of refuses the candidate. Its files are
+looked at first, as names and bytes.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -20,15 +22,14 @@ from passagent.errors import InfrastructureError, MachineFault, UsageError
 from passagent.evaluator import captures
 from passagent.evaluator.candidate import PLAN
 from passagent.evaluator.hardware.leases import DeviceLease
-from passagent.evaluator.integrity.filenames import check_files
 from passagent.evaluator.judging.effort import CANDIDATE_S, Allowance
-from passagent.evaluator.judging.library_operators import library_violations
+from passagent.evaluator.judging.plan_reading import library_violations
 from passagent.evaluator.judging.verdict import Failed, Refused
 from passagent.evaluator.reference.baseline import Baseline
 from passagent.evaluator.result import Candidate, Mismatch, Violation
 from passagent.evaluator.runner.planned import Plans
+from passagent.evaluator.sizes import FILES, plain
 from passagent.evaluator.target import kind_of, target_of, uses_triton
-from passagent.evaluator.worker_text import plain
 from passagent.kernels import build
 from passagent.kernels.source_errors import KernelBuildError, KernelRefused
 from passagent.plan import artefact, record, recorder_process
@@ -228,7 +229,11 @@ class Recorder:
             return answer
         if answer.status != "refused":
             raise _failed(answer)
-        raise Refused([_violation(refusal) for refusal in (answer, *answer.others)], _unmatched(answer))
+        violations = [
+            Violation(rule="recording", file=why.file, line=why.line, message=plain(why.message))
+            for why in (answer, *answer.others)
+        ]
+        raise Refused(violations, _unmatched(answer))
 
     def _seen(self, subgraph: Subgraph, baseline: Baseline | None, device: str) -> RecordedSubgraph:
         """A subgraph as the recording process sees it. The baseline's worker captures what Dynamo must."""
@@ -304,5 +309,31 @@ def _failed(why: Refusal) -> Failed:
     return Failed(why.status, plain(why.message) + place)
 
 
-def _violation(why: Refusal) -> Violation:
-    return Violation(rule="recording", file=why.file, line=why.line, message=plain(why.message))
+_NAME = re.compile(r"(?:[A-Za-z_][A-Za-z0-9_]*/)*(?:[A-Za-z0-9_-]+\.py|[A-Za-z0-9_.-]+\.(?:json|md|txt))")
+
+
+def check_files(files: dict[str, str]) -> list[Violation]:
+    """Names that stay inside the pass directory and are different modules, and a bounded size."""
+    size = sum(len(part.encode(errors="surrogatepass")) for file in files.items() for part in file)
+    most_bytes, most_files = FILES["bytes of files and names"], FILES["files"]
+    if size > most_bytes or len(files) > most_files:
+        message = (
+            f"the candidate is {len(files)} files of {size} bytes; write at most {most_files} "
+            f"files of {most_bytes} bytes together"
+        )
+        return [Violation(rule="too_large", file=min(files)[:200], line=1, message=message)]
+    message = "the file's name is not of letters, digits and `_`; name it like a module, inside the directory"
+    same = "another file is the same module, and only one of the two can be imported; use another name"
+    wrong = {name: message for name in files if not _NAME.fullmatch(name)}
+    modules = {name: _module(name) for name in files if name.endswith(".py") and name not in wrong}
+    counts = Counter(modules.values())
+    wrong |= {name: same for name, module in modules.items() if counts[module] > 1}
+    return [
+        Violation(rule="file_name", file=name[:200], line=1, message=wrong[name]) for name in sorted(wrong)
+    ]
+
+
+def _module(name: str) -> str:
+    """The module that a file is, below the candidate's package: empty for the package's own `__init__.py`."""
+    folder, _, last = name.removesuffix(".py").rpartition("/")
+    return ".".join(part for part in (*folder.split("/"), last if last != "__init__" else "") if part)

@@ -16,11 +16,17 @@ from passagent.evaluator.compilers import is_compiled
 from passagent.evaluator.hardware.devices import find_device
 from passagent.evaluator.hardware.health import device_state
 from passagent.evaluator.hardware.leases import DeviceLease
-from passagent.evaluator.judging import unrecorded
 from passagent.evaluator.judging.effort import check_gpu_room, check_task_room, dispatch_of, has_room
 from passagent.evaluator.judging.judging import Equipment, Judging
 from passagent.evaluator.judging.recorder import Prepared, Recorder
-from passagent.evaluator.judging.verdict import Failed, Findings, Refused, conclude
+from passagent.evaluator.judging.verdict import (
+    Failed,
+    Findings,
+    Refused,
+    conclude,
+    evaluate_failed,
+    evaluate_refused,
+)
 from passagent.evaluator.judging.workers import Workers
 from passagent.evaluator.reference.baseline import Baseline
 from passagent.evaluator.reference.eager import EagerGraph
@@ -115,7 +121,7 @@ class Referee:
             prepared = self._recorder.prepare(candidate, task.subgraphs, self._baseline)
             failed = prepared.failed
         except Refused as refused:
-            return unrecorded.refused(task, candidate, self.config, refused.violations, refused.unmatched)
+            return evaluate_refused(task, candidate, self.config, refused.violations, refused.unmatched)
         except Failed as failure:
             failed = dict.fromkeys(names, failure)
         for subgraph in task.subgraphs:
@@ -123,7 +129,7 @@ class Referee:
                 self._baseline.reference(subgraph, dispatch_of(self.config))  # where eager fails, too
                 break
         if failed.keys() == names:
-            return unrecorded.failed(task, candidate, self.config, failed)
+            return evaluate_failed(task, candidate, self.config, failed)
         return prepared
 
     def outline(self, task: Task, candidate: Candidate) -> Evaluation | list[str]:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from passagent.evaluator import score
-from passagent.evaluator.correctness.exactness import Expected
-from passagent.evaluator.correctness.sets import SETS
+from passagent.evaluator.correctness.precision import Expected
 from passagent.evaluator.judging.agreement import judge_extreme, judge_timed
 from passagent.evaluator.judging.loaded_worker import LoadedWorker, outputs_of, refuse_kept
+from passagent.evaluator.reference.baseline import Baseline
 from passagent.evaluator.reference.reference import Reference
 from passagent.evaluator.result import GraphResult
 from passagent.evaluator.runner.fresh import Windows
 from passagent.evaluator.runner.worker_messages import Kept
+from passagent.evaluator.score import SETS
 
 
 @dataclass
@@ -26,8 +27,7 @@ class TimedChecks:
     loaded: LoadedWorker
     reference: Reference
     result: GraphResult
-    again: Callable[[Reference, int, Windows], Expected]
-    """Computes eager's outputs on windows of a set."""
+    baseline: Baseline
 
     def __post_init__(self) -> None:
         self._outputs = self.loaded.take(self.reference, self.result)
@@ -41,8 +41,8 @@ class TimedChecks:
         expected = self.reference.expected[chosen]
         if self.loaded.is_candidate:
             refuse_kept(self.reference, expected.facts, kept_call)
-        eager = self.again(self.reference, chosen, windows)
-        self._judge(expected, eager, outputs_of(self._outputs, kept_call, eager.states))
+        eager = self.baseline.again(self.reference, chosen, windows)
+        self._judge(chosen, eager, outputs_of(self._outputs, kept_call, eager.states), windows)
 
     def surprise(self) -> None:
         """Judge a candidate in an audit, and on a set that is not timed in a call like the timed ones."""
@@ -66,10 +66,12 @@ class TimedChecks:
 
     def _compare(self, chosen: int, got: list[torch.Tensor]) -> None:
         if chosen < SETS:
-            self._judge(self.reference.expected[chosen], self.reference.expected[chosen], got)
+            self._judge(chosen, self.reference.expected[chosen], got)
         else:
             judge_extreme(self.reference, chosen, got, self.result, self.result.status == "ok")
 
-    def _judge(self, expected: Expected, eager: Expected, got: list[torch.Tensor]) -> None:
-        is_candidate = self.loaded.is_candidate
-        judge_timed(expected, eager, got, self.result, self._allowed, is_candidate=is_candidate)
+    def _judge(
+        self, chosen: int, eager: Expected, got: list[torch.Tensor], windows: Windows | None = None
+    ) -> None:
+        look_closer = partial(self.baseline.look_closer, self.reference, chosen=chosen, windows=windows)
+        judge_timed(eager, got, self.result, self._allowed, look_closer, self.loaded.is_candidate)

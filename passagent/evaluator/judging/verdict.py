@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -11,7 +11,6 @@ import numpy as np
 from passagent.config import EvaluatorConfig
 from passagent.evaluator import score
 from passagent.evaluator.compilers import is_compiled
-from passagent.evaluator.correctness.sets import SETS
 from passagent.evaluator.result import (
     GRAVITY,
     Candidate,
@@ -25,11 +24,11 @@ from passagent.evaluator.result import (
 )
 from passagent.evaluator.runner import hostless
 from passagent.evaluator.runner.worker_messages import Error, ReportedViolation
-from passagent.evaluator.sizes import ERROR, MESSAGE
+from passagent.evaluator.score import SETS
+from passagent.evaluator.sizes import ERROR, MESSAGE, plain, shortened
 from passagent.evaluator.timing import estimate
 from passagent.evaluator.timing.estimate import MOST_TRIALS, TRIALS
 from passagent.evaluator.timing.timing import WARMUPS, Timing
-from passagent.evaluator.worker_text import plain, shortened
 from passagent.sandbox.environment import describe, evaluator_version, worker_threads
 from passagent.tasks.reader import Subgraph, Task, library_rule
 
@@ -210,3 +209,33 @@ def refuse_all(graphs: list[GraphResult]) -> None:
         earlier = f"; beside that, {result.status}: {result.error}" if result.error else ""
         result.status, result.error = "refused", REFUSED + earlier
         result.speedup = result.vs_reference = None
+
+
+def evaluate_refused(
+    task: Task,
+    candidate: Candidate,
+    config: EvaluatorConfig,
+    violations: list[Violation],
+    unmatched: Mapping[str, Failed] = {},
+) -> Evaluation:
+    """A failure at every t on every subgraph of `task`, for `violations` of the rules."""
+    mismatches = {name: failure.mismatches for name, failure in unmatched.items()}
+    failures = {s.name: Failed("refused", REFUSED, mismatches.get(s.name, ())) for s in task.subgraphs}
+    return evaluate_failed(task, candidate, config, failures, violations)
+
+
+def evaluate_failed(
+    task: Task,
+    candidate: Candidate,
+    config: EvaluatorConfig,
+    failures: dict[str, Failed],
+    violations: Sequence[Violation] = (),
+) -> Evaluation:
+    """The evaluation of what evaluate_failed, by the names of the subgraphs."""
+    pairs = [(subgraph, failures[subgraph.name]) for subgraph in task.subgraphs]
+    graphs = [blank(subgraph, failure.status, failure.message) for subgraph, failure in pairs]
+    for graph, (_, failure) in zip(graphs, pairs, strict=True):
+        graph.mismatches = failure.mismatches
+    evaluation = conclude(task, candidate, config, Findings(graphs, list(violations)))
+    evaluation.unrecorded = True
+    return evaluation

@@ -84,7 +84,7 @@ def _canonical(function: Any) -> Any:
 def unify(pattern: fx.Node, graph: fx.Node) -> Unified:
     """Compare the arguments of two nodes of the same operator."""
     result = Unified()
-    if _same_form(pattern, graph):
+    if len(pattern.args) == len(graph.args) and pattern.kwargs.keys() == graph.kwargs.keys():
         left, right = _named(pattern), _named(graph)
     else:
         for normal in _normal_forms(pattern, graph):
@@ -153,10 +153,6 @@ def _unify_values(left: Any, right: Any, where: str, result: Unified) -> None:
 
 def _is_device(value: Any) -> bool:
     return isinstance(value, torch.device) or (isinstance(value, str) and bool(_DEVICE.fullmatch(value)))
-
-
-def _same_form(a: fx.Node, b: fx.Node) -> bool:
-    return len(a.args) == len(b.args) and a.kwargs.keys() == b.kwargs.keys()
 
 
 def _named(node: fx.Node) -> dict[str, Any]:

@@ -13,22 +13,29 @@ import statistics
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError, TaskError
 from passagent.evaluator import captures
-from passagent.evaluator.correctness.exactness import Expected, Fact
 from passagent.evaluator.correctness.inplace import States
-from passagent.evaluator.correctness.sets import SETS
+from passagent.evaluator.correctness.precision import Expected, Fact
 from passagent.evaluator.hardware.leases import DeviceLease
-from passagent.evaluator.reference import beyond, keeping, pace
-from passagent.evaluator.reference.drawing import FOR_FAST, FOR_SMALL, SET_KINDS, SpecialError, draw_sets
+from passagent.evaluator.reference import keeping, pace
+from passagent.evaluator.reference.drawing import (
+    FOR_FAST,
+    FOR_SMALL,
+    SET_KINDS,
+    SpecialError,
+    begin_wider,
+    come_closer,
+    draw_sets,
+)
 from passagent.evaluator.reference.eager import EagerGraph
-from passagent.evaluator.reference.flop_count import count_flops
+from passagent.evaluator.reference.graph_costs import affordable_inputs, count_flops, unread_bytes
 from passagent.evaluator.reference.reference import Reference, of_eager, run_request
-from passagent.evaluator.reference.unread import unread_bytes
 from passagent.evaluator.runner import endings, hostless, worker_messages
 from passagent.evaluator.runner.endings import WorkerDied, WorkerTimeout, last_line
 from passagent.evaluator.runner.fresh import Rotation, Windows
@@ -36,6 +43,7 @@ from passagent.evaluator.runner.process import Answer, Worker, WorkerServer, ans
 from passagent.evaluator.runner.samples import counted
 from passagent.evaluator.runner.thread_worker import ThreadServer
 from passagent.evaluator.runner.worker_messages import R, Request
+from passagent.evaluator.score import SETS
 from passagent.sandbox.channel import Arena, Described
 from passagent.sandbox.environment import give_memory_back
 from passagent.tasks.graphio import operator_name
@@ -46,8 +54,6 @@ EPOCH = 32
 """Uses of a reference before its inputs are drawn anew: an evaluation checks and then times with it."""
 MAX_AGE_S = 3600.0
 """The baseline's worker is replaced after this long, s: before it runs into its limit of processor time."""
-_REFRESH_SHARE, _REFRESH_FLOOR_NS = 8.0, 200_000
-"""Refreshing the inputs before every call may take so many times eager's own call, or this long, ns."""
 _DESCRIBED_CALLS, _DESCRIBED_NS = 15, 100_000_000
 """Calls that tell an author eager's time, or ns that they take, at most."""
 _SLOW_NS, _LARGE = 100_000_000, 1 << 22
@@ -137,8 +143,26 @@ class Baseline:
             states = self._states(reference, chosen, windows, self._ask(of_states).reply)
         is_known = reference.expected[chosen].known
         exact, _ = self._float64(reference, chosen, windows) if is_known else (None, [])
-        facts = reference.expected[chosen].facts
-        return Expected(eager + [state.after[-1] for state in states], facts, exact, states)
+        of_set = reference.expected[chosen]
+        values = eager + [state.after[-1] for state in states]
+        return Expected(values, of_set.facts, exact, states, usual_sizes=of_set.sizes)
+
+    def look_closer(
+        self, reference: Reference, expected: Expected, chosen: int, windows: Windows | None = None
+    ) -> Expected:
+        """`expected` of a call on windows of a set, with its `spread` if eager is ill-conditioned there.
+
+        Without `windows` it is what the set expects, which keeps that.
+        """
+        if expected.spread or not expected.is_ill_conditioned:
+            return expected
+        where = reference.rotation.first() if windows is None else windows
+        request = of_eager(worker_messages.Spread, reference, chosen, where)
+        request = request.model_copy(update={"seed": secrets.randbits(40)})
+        closer = replace(expected, spread=self._read(self._ask(request).reply.spread))
+        if windows is None:
+            reference.expected[chosen] = closer
+        return closer
 
     def roundings(self, subgraph: Subgraph, dispatch: str) -> list[str]:
         """The operators of eager's whose rounding shows, on the first input set where one does.
@@ -176,7 +200,7 @@ class Baseline:
         """Values as far beyond what was recorded as the graph allows; where eager fails there, less far."""
         captured = captures.without_dynamo(subgraph, self._config.device)
         captured = captured or self._capture(name, subgraph, dispatch)
-        values, narrowed = beyond.begin(subgraph, captured), list[str]()
+        values, narrowed = begin_wider(subgraph, captured), list[str]()
         is_special = self._config.special_values
         while True:
             try:
@@ -192,7 +216,7 @@ class Baseline:
                     raise
                 values = Wider(as_recorded(subgraph), ["every input: eager fails on other values"])
                 continue
-            closer = beyond.closer(values, reference)
+            closer = come_closer(values, reference)
             if closer.subgraph == values.subgraph:
                 reference.narrowed = values.kept + narrowed
                 return reference
@@ -272,7 +296,7 @@ class Baseline:
         if reference.dispatch == "graph" and device != "cpu":
             reference.repeats = hostless.repeats_of(reference.moved_bytes, reference.mutated)
             self._take(reference)
-        reference.often = self._affordable(reference)
+        reference.often = affordable_inputs(reference, self._ask)
         reference.eager_s = time.monotonic() - begun
 
     def _take(self, reference: Reference) -> worker_messages.GraphReply:
@@ -317,32 +341,6 @@ class Baseline:
             States(position, reference.values(position, chosen, windows), self._read(after), due)
             for position, after, due in zip(reference.mutated, reply.states, reply.due, strict=True)
         ]
-
-    def _affordable(self, reference: Reference) -> list[int]:
-        """Inputs that can be changed before every call: the largest are left out if it takes too long."""
-        windows = [reference.rotation.first()] * 3
-        often = sorted(
-            (i for i, meta in enumerate(reference.subgraph.inputs) if not meta.is_python_scalar),
-            key=lambda i: reference.subgraph.inputs[i].numel,
-        )
-        needed = [i for i in often if i in reference.mutated]
-        while True:
-            reference.often = often
-            # the best counts: a machine disturbs some
-            if len(often) <= max(1, len(needed)) or any(
-                self._is_affordable(reference, windows) for _ in range(3)
-            ):
-                return sorted(often)
-            largest = next(i for i in reversed(often) if i not in needed)
-            often = [i for i in often if i != largest]
-
-    def _is_affordable(self, reference: Reference, windows: list[Windows]) -> bool:
-        answer = self._ask(run_request(reference, 0, windows, settle=windows[0]))
-        calls_ns = sum(answer.reply.samples)
-        reference.call_s = min(answer.reply.samples) / 1e9 / max(1, reference.repeats)
-        spent_ns = (answer.clock_ns or 0) - calls_ns
-        floor_ns = _REFRESH_FLOOR_NS * max(1, reference.repeats) * len(windows)
-        return spent_ns <= max(_REFRESH_SHARE * calls_ns, floor_ns)
 
     def _run(self, request: Request[R], subgraph: Subgraph, fds: tuple[int, ...] = ()) -> R:
         assert self._worker is not None

@@ -1,4 +1,4 @@
-"""The input sets of a subgraph, drawn into shared memory."""
+"""The input sets of a subgraph, drawn into shared memory, and how far they go beyond what was recorded."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ import torch
 from passagent.errors import TaskError
 from passagent.evaluator.captures import KeptGraph
 from passagent.evaluator.reference import keeping
-from passagent.evaluator.reference.reference import describe
+from passagent.evaluator.reference.reference import Reference, describe
 from passagent.evaluator.runner.fresh import Rotation
 from passagent.evaluator.runner.worker_messages import Given
+from passagent.evaluator.score import BEYOND_SET
 from passagent.sandbox.channel import Arena
+from passagent.tasks.graphio import load_graph
 from passagent.tasks.inputs import BEYOND, RARE, generator_of, make_inputs
 from passagent.tasks.reader import Subgraph
 from passagent.tasks.special import KINDS, exchanged, may_exchange, numbers_of
+from passagent.tasks.uses import Wider, narrower, wider
 
 _VARIANTS = {
     "as recorded": 0, "of the recorded spread": 1, "of half that spread": 2, "of large magnitude": 4,
@@ -97,3 +100,26 @@ def draw_sets(
             arena.close()
         raise
     return arena, sets
+
+
+_LOST = 0.01
+"""Share of eager's results that may not be finite on values beyond the recorded and are elsewhere."""
+
+
+def begin_wider(subgraph: Subgraph, captured: KeptGraph | None) -> Wider:
+    """The wider values that the graph allows; floats only where it is not known yet."""
+    if captured is None:
+        return Wider(subgraph, [])
+    return wider(subgraph, load_graph(captured.nodes), captured.order)
+
+
+def come_closer(values: Wider, reference: Reference) -> Wider:
+    """One input less beyond the recorded where eager's results are not finite there; else the same."""
+    pairs = zip(reference.expected[1].eager, reference.expected[BEYOND_SET].eager, strict=True)
+    is_lost = any(_lost(beyond) > _lost(ordinary) + _LOST for ordinary, beyond in pairs)
+    return narrower(values) if is_lost else values
+
+
+def _lost(values: torch.Tensor) -> float:
+    """The share of values that are not finite."""
+    return 1 - int(values.isfinite().count_nonzero()) / values.numel() if values.numel() else 0.0

@@ -8,11 +8,19 @@ from typing import Any, TypeVar
 
 import torch
 
-from passagent.evaluator.correctness.exactness import Expected
+from passagent.evaluator.correctness.precision import Expected
 from passagent.evaluator.reference.eager import Output
 from passagent.evaluator.runner import worker_messages
 from passagent.evaluator.runner.fresh import Rotation, Windows, window_of
-from passagent.evaluator.runner.worker_messages import Float64, Given, Rounding, Run, States, TakeGraph
+from passagent.evaluator.runner.worker_messages import (
+    Float64,
+    Given,
+    Rounding,
+    Run,
+    Spread,
+    States,
+    TakeGraph,
+)
 from passagent.sandbox.channel import Arena
 from passagent.tasks.reader import Subgraph
 from passagent.tasks.special import KINDS
@@ -117,7 +125,7 @@ class Reference:
         """Bytes: the inputs, eager's outputs on them, these in float64, and what else was in the inputs."""
         outputs = (tensor for e in self.expected for tensor in (*e.eager, *(e.float64 or ())))
         between = [tensor for e in self.expected for states in e.states for tensor in states.after[:-1]]
-        between += (tensor for e in self.expected for tensor in e.room)
+        between += (tensor for e in self.expected for tensor in (*e.room, *e.spread))
         return self.arena.size + sum(tensor.nbytes for tensor in (*outputs, *between))
 
     def room(self) -> int:
@@ -163,7 +171,7 @@ def run_request(
     )
 
 
-_OfEager = TypeVar("_OfEager", States, Float64, Rounding)
+_OfEager = TypeVar("_OfEager", States, Float64, Spread, Rounding)
 
 
 def of_eager(kind: type[_OfEager], reference: Reference, chosen: int, windows: Windows) -> _OfEager:

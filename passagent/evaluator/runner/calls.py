@@ -160,7 +160,7 @@ def timed(
     The inputs that `refresh` is for get their window before every call; the others hold what they hold. With
     a `mark` the times are nothing: who reads the marks knows them (marks.py). What a call returned goes into
     the outputs' arena, which is not mapped here: no native code changes it there. Each call's does, as what
-    is left undone until then counts as the call's (copying.py).
+    is left undone until then counts as the call's (clocks.py).
     """
     call, args = graph.call, graph.args
     wait = torch.cuda.synchronize if graph.on_gpu else _nothing

@@ -9,7 +9,7 @@ from pathlib import Path
 from passagent.errors import InfrastructureError, MachineFault
 from passagent.evaluator.result import Status
 from passagent.evaluator.runner.worker_messages import Error
-from passagent.evaluator.worker_text import plain
+from passagent.evaluator.sizes import plain
 from passagent.sandbox.faults import NO_MEMORY, machine_fault
 from passagent.sandbox.sandbox import Limits
 

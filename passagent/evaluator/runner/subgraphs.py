@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from passagent.evaluator.compilers import arguments, is_compiled
-from passagent.evaluator.correctness.sets import BEYOND_SET
 from passagent.evaluator.integrity.zones import (
     Zoned,
     between_zones,
@@ -25,6 +24,7 @@ from passagent.evaluator.runner.fresh import Rotation
 from passagent.evaluator.runner.planned import Planned
 from passagent.evaluator.runner.reservoirs import InputSets
 from passagent.evaluator.runner.worker_messages import GraphReply, TakeGraph
+from passagent.evaluator.score import BEYOND_SET
 from passagent.sandbox.channel import Arena
 from passagent.tasks.graphio import dump_graph, load_graph, operator_name
 from passagent.tasks.meta import TensorMeta

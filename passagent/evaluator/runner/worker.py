@@ -15,10 +15,9 @@ from typing import Any
 
 import torch
 
-from passagent.evaluator.correctness.double import in_float64
+from passagent.evaluator.correctness.double import in_float64, spread_of
 from passagent.evaluator.correctness.eager_rounding import operators_that_show
 from passagent.evaluator.correctness.inplace import states_of
-from passagent.evaluator.correctness.sets import SETS
 from passagent.evaluator.correctness.settled import settle
 from passagent.evaluator.integrity.blocks import Blocks
 from passagent.evaluator.result import Violation
@@ -28,8 +27,8 @@ from passagent.evaluator.runner.fresh import Windows, window_of
 from passagent.evaluator.runner.lockstep import Turn, TurnLost
 from passagent.evaluator.runner.marks import mark_by
 from passagent.evaluator.runner.planned import Planned, Plans
-from passagent.evaluator.sizes import ERROR
-from passagent.evaluator.worker_text import plain
+from passagent.evaluator.score import SETS
+from passagent.evaluator.sizes import ERROR, plain
 from passagent.plan import extension
 from passagent.sandbox.channel import Channel, ChannelClosed
 from passagent.sandbox.environment import give_memory_back
@@ -94,6 +93,8 @@ def _answer(state: _State, request: messages.Request[Any], fds: list[int]) -> me
             return _audit(state, request)
         case messages.Float64():
             return _float64(state, request)
+        case messages.Spread():
+            return _spread(state, request)
         case messages.Rounding():
             return _rounding(state, request)
         case messages.States():
@@ -256,6 +257,16 @@ def _float64(state: _State, request: messages.Float64) -> messages.Float64Reply:
     graph.outputs.reset()
     described = None if outputs is None else [_written(graph, tensor) for tensor in outputs]
     return messages.Float64Reply(outputs=described, room=[_written(graph, tensor) for tensor in room])
+
+
+def _spread(state: _State, request: messages.Spread) -> messages.SpreadReply:
+    """Answer messages.Spread."""
+    graph, order = _holding(state, request.id, request.set), request.order
+    values = _values(graph, request.set, request.windows)
+    written = [order.index(i) for i in request.inputs]
+    spread = spread_of(graph.plain, [values[i] for i in order], written, request.seed)
+    graph.outputs.reset()
+    return messages.SpreadReply(spread=[_written(graph, tensor) for tensor in spread])
 
 
 def _rounding(state: _State, request: messages.Rounding) -> messages.RoundingReply:

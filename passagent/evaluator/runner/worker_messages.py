@@ -144,6 +144,10 @@ class Float64Reply(Reply):
     room: Annotated[list[Tensor], Field(max_length=1 << 14)] = []
 
 
+class SpreadReply(Reply):
+    spread: Annotated[list[Tensor], Field(max_length=1 << 14)]
+
+
 class RoundingReply(Reply):
     operators: Annotated[list[Name], Field(max_length=1 << 16)]
 
@@ -333,6 +337,13 @@ class Float64(_OfEager[Float64Reply]):
     is_small: bool = True
 
 
+class Spread(_OfEager[SpreadReply]):
+    """How far values in float64 move with inputs that differ in their last place (double.spread_of)."""
+
+    op: Literal["spread"] = "spread"
+    seed: int = 0
+
+
 class Rounding(_OfEager[RoundingReply]):
     """The operators whose rounding shows."""
 
@@ -358,8 +369,8 @@ class Release(Request[Reply]):
 
 _KINDS: dict[type[Request[Any]], type[Reply]] = {
     Prepare: Reply, Load: Reply, TakeGraph: GraphReply, Run: RunReply, Lockstep: LockstepReply,
-    DeviceTimes: DeviceReply, Audit: AuditReply, Float64: Float64Reply, Rounding: RoundingReply,
-    States: StatesReply, Release: Reply,
+    DeviceTimes: DeviceReply, Audit: AuditReply, Float64: Float64Reply, Spread: SpreadReply,
+    Rounding: RoundingReply, States: StatesReply, Release: Reply,
 }  # fmt: skip
 _BY_NAME = {kind.model_fields["op"].default: kind for kind in _KINDS}
 

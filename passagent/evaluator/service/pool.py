@@ -394,6 +394,6 @@ def _owner(
 ) -> DeviceOwner:
     if config.isolation == "sandboxed":
         return RefereeProcess(device, config, cores, tell)
-    from passagent.evaluator.service.referee_inside import RefereeInside  # it takes torch
+    from passagent.evaluator.service.serve import RefereeInside  # it takes torch
 
     return RefereeInside(device, config, tell)

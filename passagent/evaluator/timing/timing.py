@@ -22,7 +22,6 @@ from typing import Protocol
 import numpy as np
 
 from passagent.errors import InfrastructureError
-from passagent.evaluator.correctness.sets import SETS
 from passagent.evaluator.reference.reference import Reference, run_request
 from passagent.evaluator.runner.fresh import Draw, Windows
 from passagent.evaluator.runner.lockstep import Turn
@@ -40,7 +39,8 @@ from passagent.evaluator.runner.worker_messages import (
     RunReply,
     Turns,
 )
-from passagent.evaluator.timing import clocks, copying, estimate, turns
+from passagent.evaluator.score import SETS
+from passagent.evaluator.timing import clocks, estimate, turns
 from passagent.evaluator.timing.estimate import Effort
 
 WARMUPS = 25
@@ -139,7 +139,7 @@ def measure(pair: TimedPair) -> Timing:
     else:
         timing = _groups(pair, draw, per_call_s)
     timing.is_slow = per_call_s >= SLOW_S
-    copying.charge(timing.eager, timing.compiled)
+    clocks.charge_copying(timing.eager, timing.compiled)
     logs, line = _estimated(timing, reference.pace_ns)
     timing.speedup, (timing.low, timing.high) = estimate.ratio(logs, line), estimate.interval(logs, line)
     timing.pairs = [len(logs)]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import secrets
 
-from passagent.evaluator.correctness.sets import SETS
 from passagent.evaluator.reference.reference import Reference
 from passagent.evaluator.runner.fresh import Draw, Windows
 from passagent.evaluator.runner.worker_messages import Turns
+from passagent.evaluator.score import SETS
 
 TURNS = 4
 """Turns of either side on one core, before the workers move to another: an even number."""
