@@ -27,10 +27,10 @@ from evaluator_repeatability import keep
 
 import passagent as pa
 from passagent.data.bench.measure import first_pass
-from passagent.deploy.delivery.standalone import standalone
-from passagent.deploy.delivery.suite_modules import file_name, kernelbench_module, read_problem
 from passagent.errors import PassagentError
 from passagent.evaluator.candidate import Candidate
+from passagent.packages.delivery.standalone import standalone
+from passagent.packages.delivery.suite_modules import file_name, kernelbench_module, read_problem
 from passagent.plan.facts import device_facts
 from passagent.plan.messages import Recorded
 from passagent.plan.record import record, subgraphs_of

@@ -168,10 +168,10 @@ def in_graph(call: Callable[[], torch.Tensor], device: str) -> Callable[[], torc
 
 def measure(name: str, batch: int, device: str, alone: bool, wait: Callable[[], None]) -> dict[str, Any]:
     """The times of all sides of one model, us, and their gains over Inductor's default."""
-    from passagent.deploy.inductor_pass import passagent
-    from passagent.deploy.loading import package_of
-    from passagent.deploy.model_timing import _ratio
-    from passagent.deploy.rewriting import explain_model
+    from passagent.packages.inductor_pass import passagent
+    from passagent.packages.loading import package_of
+    from passagent.packages.model_timing import _ratio
+    from passagent.packages.rewriting import explain_model
     from passagent.passes import shipped
     from passagent.tasks.extract.model_capture import Model
 

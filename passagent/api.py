@@ -15,17 +15,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from passagent.cli.groups import BuildOptions, ExportOptions
 from passagent.cli.running import resumed, started
-from passagent.deploy.model_api import (
-    apply,
-    deploy,
-    explain,
-    extract,
-    extract_regions,
-    inductor_options,
-    measure,
-    optimize,
-    package,
-)
 from passagent.errors import InfrastructureError, PassagentError, TaskError, UsageError
 from passagent.option_groups import checked
 from passagent.options import (
@@ -35,6 +24,17 @@ from passagent.options import (
     ResumeOptions,
     RunOptions,
     settings_of,
+)
+from passagent.packages.model_api import (
+    apply,
+    deploy,
+    explain,
+    extract,
+    extract_regions,
+    inductor_options,
+    measure,
+    optimize,
+    package,
 )
 from passagent.search.thread import LoopThread, Search, Stoppable, finished, finished_async
 from passagent.tasks import Task, load_task

@@ -12,13 +12,13 @@ import torch
 from cases import cases_of, write_task
 
 from passagent.config import EvaluatorConfig
-from passagent.deploy.delivery.deliver import Delivery, deliver
-from passagent.deploy.delivery.standalone import standalone
 from passagent.evaluator.candidate import Candidate
 from passagent.evaluator.result import Evaluation, GraphResult, Speedup
 from passagent.expert.author import author
 from passagent.expert.choices import default
 from passagent.expert.read.reading import graphs
+from passagent.packages.delivery.deliver import Delivery, deliver
+from passagent.packages.delivery.standalone import standalone
 from passagent.tasks import load_task
 from passagent.tasks.reader import Task, examples
 

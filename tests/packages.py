@@ -8,9 +8,9 @@ from pathlib import Path
 
 import passagent as pa
 from passagent.data.bench.measure import first_pass
-from passagent.deploy.package_writing import Packed, Source, pack
 from passagent.errors import PassagentError
 from passagent.evaluator.candidate import Candidate
+from passagent.packages.package_writing import Packed, Source, pack
 from passagent.plan import artefact
 from passagent.plan.facts import device_facts
 from passagent.plan.messages import Recorded

@@ -271,7 +271,7 @@ def test_best_overwrites_only_when_told(call, stored, recorded, monkeypatch):
     ]
     assert call("best", "last", "--out", "out/notes.txt", "--force")[0] == 2
     helped = {HELPER: f"{HELPER_HEAD}\n"}
-    monkeypatch.setattr("passagent.deploy.delivery.standalone.standalone", lambda files: files | helped)
+    monkeypatch.setattr("passagent.packages.delivery.standalone.standalone", lambda files: files | helped)
     assert call("best", "last", "--out", "alone", "--standalone")[0] == 0
     assert HELPER in {path.name for path in Path("alone").iterdir()}
 

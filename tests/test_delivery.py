@@ -15,10 +15,10 @@ import torch
 from cases import write_task
 from exported import TEN, as_a_model_writes, by_the_expert, candidate, delivered, is_clean, ran, written
 
-from passagent.deploy.delivery.deliver import Delivery
-from passagent.deploy.delivery.oracle import describe
 from passagent.evaluator.candidate import MANIFEST, TESTS, Candidate
 from passagent.evaluator.target import uses_triton
+from passagent.packages.delivery.deliver import Delivery
+from passagent.packages.delivery.oracle import describe
 from passagent.tasks import load_task
 from passagent.tasks.reader import Task, examples
 

@@ -22,13 +22,13 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.utils import fresh_cache
 
 import passagent as pa
-from passagent.deploy import model_timing
-from passagent.deploy.inductor_pass import PassesInGraph
-from passagent.deploy.loading import load_package
-from passagent.deploy.model_timing import Ratio
-from passagent.deploy.package_operators import overload
-from passagent.deploy.package_writing import drop, pack
 from passagent.errors import PassagentError, UsageError
+from passagent.packages import model_timing
+from passagent.packages.inductor_pass import PassesInGraph
+from passagent.packages.loading import load_package
+from passagent.packages.model_timing import Ratio
+from passagent.packages.package_operators import overload
+from passagent.packages.package_writing import drop, pack
 from passagent.tasks.extract.model_capture import Model, capture_model
 
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}

@@ -8,7 +8,7 @@ import torch
 import whole_models
 
 import passagent as pa
-from passagent.deploy.loading import load_package
+from passagent.packages.loading import load_package
 
 pytestmark = [
     pytest.mark.long,

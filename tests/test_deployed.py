@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from passagent.deploy.deployed import deploy
-from passagent.deploy.loading import load_package
-from passagent.deploy.package_writing import drop, pack
+import passagent as pa
+from passagent.packages.loading import load_package
+from passagent.packages.package_writing import drop, pack
 from passagent.passes import shipped
 
 
@@ -46,10 +46,8 @@ def called(deployed, x):
 
 
 def test_deployed_model_computes_the_same_and_follows_its_weights(model, tmp_path):
-    deployed, x = (
-        deploy(model, package_at(tmp_path / "mine", ["patch_embedding"])),
-        torch.randn(2, 3, 8, 8),
-    )
+    package = package_at(tmp_path / "mine", ["patch_embedding"])
+    deployed, x = pa.deploy(model, package), torch.randn(2, 3, 8, 8)
     result, said = called(deployed, x)
     assert said == []
     torch.testing.assert_close(result, model(x))
@@ -60,7 +58,7 @@ def test_deployed_model_computes_the_same_and_follows_its_weights(model, tmp_pat
 
 def test_frozen_package_keeps_the_weights_of_the_first_call_for_each_layout(model, tmp_path):
     package = package_at(tmp_path / "mine", ["patch_embedding"], is_frozen=True)
-    deployed, x = deploy(model, package), torch.randn(2, 3, 8, 8)
+    deployed, x = pa.deploy(model, package), torch.randn(2, 3, 8, 8)
     result, said = called(deployed, x)
     assert said == []
     torch.testing.assert_close(result, model(x))
@@ -74,7 +72,7 @@ def test_pass_that_does_nothing_is_named_once_with_both_versions(model, tmp_path
     package = package_at(tmp_path / "mine", ["patch_embedding", "three_linears"])
     manifest = json.loads((package / "manifest.json").read_text())
     (package / "manifest.json").write_text(json.dumps(manifest | {"torch": "2.9.1"}))
-    deployed, x = deploy(model, package), torch.randn(2, 3, 8, 8)
+    deployed, x = pa.deploy(model, package), torch.randn(2, 3, 8, 8)
     here = torch.__version__
     expected = f"mine: three_linears does nothing here (packaged with torch 2.9.1, this is {here})"
     assert called(deployed, x)[1] == [f"{expected}; passagent explain says more"]
@@ -82,7 +80,7 @@ def test_pass_that_does_nothing_is_named_once_with_both_versions(model, tmp_path
 
 
 def test_shipped_passes_that_do_not_fit_are_no_problem(model):
-    deployed, x = deploy(model, "passagent.passes"), torch.randn(2, 3, 8, 8)
+    deployed, x = pa.deploy(model, "passagent.passes"), torch.randn(2, 3, 8, 8)
     result, said = called(deployed, x)
     assert said == []
     torch.testing.assert_close(result, model(x))

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from passagent.deploy import model_timing
 from passagent.evaluator.runner import calls, hostless, worker
+from passagent.packages import model_timing
 
 BY_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
 

@@ -7,11 +7,11 @@ from closeness import assert_as_exact_as_eager
 from torch import nn
 
 import passagent as pa
-from passagent.deploy.loading import load_package
-from passagent.deploy.package_writing import pack
 from passagent.expert.author import author
 from passagent.expert.choices import Plan
 from passagent.expert.read.reading import graphs
+from passagent.packages.loading import load_package
+from passagent.packages.package_writing import pack
 from passagent.tasks.extract.model_capture import Model, capture_model
 
 MODELS = {

@@ -8,11 +8,11 @@ import torch
 from closeness import assert_as_exact_as_eager
 from exported import by_the_expert
 
-from passagent.deploy.delivery.linker import link
-from passagent.deploy.delivery.standalone import standalone
-from passagent.deploy.delivery.suite_modules import file_name, kernelbench_module
 from passagent.errors import UsageError
 from passagent.evaluator.candidate import Candidate
+from passagent.packages.delivery.linker import link
+from passagent.packages.delivery.standalone import standalone
+from passagent.packages.delivery.suite_modules import file_name, kernelbench_module
 from passagent.plan.facts import device_facts
 from passagent.plan.record import record, subgraphs_of
 from passagent.tasks import load_task

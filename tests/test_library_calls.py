@@ -15,14 +15,14 @@ from torch._inductor.utils import run_and_get_code
 
 import passagent as pa
 from passagent.config import EvaluatorConfig
-from passagent.deploy.delivery.deliver import Delivery
-from passagent.deploy.delivery.pass_files import pass_files
-from passagent.deploy.loading import load_packages
-from passagent.deploy.package_writing import pack
-from passagent.deploy.rewriting import explain_model
 from passagent.errors import TaskError, UsageError
 from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.result import MANIFEST, Candidate
+from passagent.packages.delivery.deliver import Delivery
+from passagent.packages.delivery.pass_files import pass_files
+from passagent.packages.loading import load_packages
+from passagent.packages.package_writing import pack
+from passagent.packages.rewriting import explain_model
 from passagent.plan import artefact
 from passagent.plan import record as recording
 from passagent.plan.check import PlanError

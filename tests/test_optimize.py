@@ -19,9 +19,11 @@ from torch import nn
 
 import passagent as pa
 from passagent.config import load_config
-from passagent.deploy import optimizing, region_searches
-from passagent.deploy.model_timing import Measurement, Ratio
-from passagent.deploy.optimized import (
+from passagent.errors import PassagentError, UsageError
+from passagent.kernels import toolchain
+from passagent.packages import optimizing, region_searches
+from passagent.packages.model_timing import Measurement, Ratio
+from passagent.packages.optimized import (
     DROPPED,
     FAILED,
     KEPT,
@@ -31,9 +33,7 @@ from passagent.deploy.optimized import (
     Optimized,
     RegionOutcome,
 )
-from passagent.deploy.region_searches import RegionSearches, runs_of
-from passagent.errors import PassagentError, UsageError
-from passagent.kernels import toolchain
+from passagent.packages.region_searches import RegionSearches, runs_of
 from passagent.store import Store, runs
 from passagent.store.pass_library import PassLibrary
 from passagent.tasks import load_task

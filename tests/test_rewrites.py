@@ -9,11 +9,11 @@ from torch import nn
 from torch._inductor.utils import fresh_cache
 
 import passagent as pa
-from passagent.deploy import loading
-from passagent.deploy.loading import load_package, load_packages, package_of
-from passagent.deploy.model_timing import measure_model
-from passagent.deploy.package_writing import drop, pack
 from passagent.errors import PassagentError
+from passagent.packages import loading
+from passagent.packages.loading import load_package, load_packages, package_of
+from passagent.packages.model_timing import measure_model
+from passagent.packages.package_writing import drop, pack
 from passagent.passes import load, load_directory
 from passagent.tasks.extract.model_capture import Model
 

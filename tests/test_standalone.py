@@ -11,11 +11,11 @@ import pytest
 import torch
 from exported import as_a_model_writes, by_the_expert, delivered, is_clean, written
 
-from passagent.deploy.delivery.standalone import helper, standalone
 from passagent.errors import UsageError
 from passagent.evaluator.candidate import HELPER, MANIFEST, Candidate
 from passagent.kernels import cpp_kernel, plain
 from passagent.kernels.cpp import CTYPES
+from passagent.packages.delivery.standalone import helper, standalone
 from passagent.tasks import load_task
 from passagent.tasks.reader import examples
 

@@ -24,7 +24,7 @@ from passagent.sandbox.faults import writing
 from passagent.view.text import Answer, by_column, clock, table
 
 if TYPE_CHECKING:
-    from passagent.deploy.delivery.deliver import Delivery
+    from passagent.packages.delivery.deliver import Delivery
     from passagent.store import Store
     from passagent.store.runs import Run as RunRecord
     from passagent.tasks import Task
@@ -51,7 +51,7 @@ def optimize(factory: Factory, json: Json, **options: Unpack[OptimizeOptions]) -
     Ctrl-C stops cleanly; the same command again goes on.
     """
     from passagent.cli.running import Interrupted
-    from passagent.deploy import optimizing
+    from passagent.packages import optimizing
     from passagent.tasks.extract.model_capture import load_model
 
     begun, stream = time.monotonic(), sys.stderr if json else sys.stdout
@@ -148,7 +148,7 @@ def package(
     runs_dir: RunsDir,
 ) -> Answer:
     """Make a Python package of passes for torch.compile."""
-    from passagent.deploy.package_writing import pack, read_sources
+    from passagent.packages.package_writing import pack, read_sources
 
     packed = pack(list(read_sources(sources, task or [], str(runs_dir))), Path(out))
     lines = [f"{name}: torch.ops.passagent.{operator}" for operator, name in packed.operators.items()]
@@ -168,8 +168,8 @@ def explain(
     inputs: Inputs,
 ) -> Answer:
     """Say where passes of a package fit in your model. Which pass does not fit, and why."""
-    from passagent.deploy.loading import load_packages
-    from passagent.deploy.rewriting import explain_model
+    from passagent.packages.loading import load_packages
+    from passagent.packages.rewriting import explain_model
     from passagent.tasks.extract.model_capture import load_model
 
     explained = explain_model(load_model(factory, inputs), load_packages(passes))
@@ -194,9 +194,9 @@ def measure(
     out: Annotated[str | None, Option("Write the package without passes that do not pay.", metavar="DIR")],
 ) -> Answer:
     """Time your model with a package of passes. Beside it: eager, and Inductor alone."""
-    from passagent.deploy.loading import load_packages
-    from passagent.deploy.model_timing import measure_model
-    from passagent.deploy.package_writing import drop
+    from passagent.packages.loading import load_packages
+    from passagent.packages.model_timing import measure_model
+    from passagent.packages.package_writing import drop
     from passagent.tasks.extract.model_capture import load_model
 
     packages = load_packages(passes or "passagent.passes")
@@ -220,7 +220,7 @@ def best(run: Run, **options: Unpack[BestOptions]) -> Answer:
         record = runs.find_run(store, run)
         task = stored_task(record)
         if form in ("kernelbench", "flashinfer"):
-            from passagent.deploy.delivery import suite_modules
+            from passagent.packages.delivery import suite_modules
 
             path /= suite_modules.file_name(task, form, record.id)
         _check_place(path, form in ("review", "pass"), options["force"] or form == "pass")
@@ -232,7 +232,7 @@ def best(run: Run, **options: Unpack[BestOptions]) -> Answer:
             if recording is not None and form == "kernelbench":
                 write_whole(path, suite_modules.kernelbench_module(task, recording, files))
             elif recording is not None and form == "pass":
-                from passagent.deploy.delivery.pass_files import pass_files
+                from passagent.packages.delivery.pass_files import pass_files
 
                 for name, text in pass_files(delivery, recording, task).items():
                     _check_place(path / name, False, options["force"])
@@ -248,7 +248,7 @@ def best(run: Run, **options: Unpack[BestOptions]) -> Answer:
     data = {"run": record.id, "node": delivery.node, "path": str(path.absolute())}
     if form != "review":
         return Answer(data, f"node {delivery.node} of run {record.id}: {path}")
-    from passagent.deploy.delivery.deliver import figures
+    from passagent.packages.delivery.deliver import figures
 
     data |= {"as_score": delivery.evaluation.as_score, "notes": delivery.notes, "files": sorted(files)}
     figure = figures(delivery.evaluation)
@@ -281,8 +281,8 @@ def _delivered(store: Store, run: RunRecord, task: Task, stands_alone: bool) -> 
     files = nodes.get_files(store, node)
     author, evaluation = author_of(store, run, node), finalists.confirmed_evaluation(store, node)
     with recording_process() as process:  # it imports torch while this process does
-        from passagent.deploy.delivery.deliver import Delivery, deliver
-        from passagent.deploy.delivery.standalone import standalone
+        from passagent.packages.delivery.deliver import Delivery, deliver
+        from passagent.packages.delivery.standalone import standalone
 
         written = standalone(files) if stands_alone else files
         delivery = Delivery(run.id, node.id, author, task.name, evaluation, written)

@@ -13,10 +13,10 @@ import torch._inductor.config as inductor_config
 from torch import fx
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
-from passagent.deploy.loading import Package, Passes, load_package, load_packages
-from passagent.deploy.package_operators import overload
-from passagent.deploy.rewriting import Rewriting, rewrite
 from passagent.errors import UsageError
+from passagent.packages.loading import Package, Passes, load_package, load_packages
+from passagent.packages.package_operators import overload
+from passagent.packages.rewriting import Rewriting, rewrite
 
 _KEY = "pre_grad_custom_pass"
 
@@ -155,7 +155,7 @@ def _lower(names: set[str]) -> None:
             """Write the call."""
             called = self.op_overload
             if isinstance(called, torch._ops.OpOverload) and not (V.graph.cpp_wrapper or V.graph.fx_wrapper):
-                wrapper.add_import_once("from passagent.deploy.package_operators import direct_calls")
+                wrapper.add_import_once("from passagent.packages.package_operators import direct_calls")
                 self.python_kernel_name = f"direct_calls.{called._schema.name.partition('::')[2]}"
             super().codegen(wrapper)
 

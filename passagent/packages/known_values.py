@@ -8,8 +8,8 @@ import torch
 from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
-from passagent.deploy.prepared import extract_module
 from passagent.evaluator.matching.effects import Memory, is_pure
+from passagent.packages.prepared import extract_module
 from passagent.tasks.extract.structural_hash import closure
 
 MOST_BYTES = 1 << 30

@@ -11,10 +11,10 @@ import black
 import torch
 
 from passagent.config import EvaluatorConfig
-from passagent.deploy.delivery.oracle import read_cases, test_text
 from passagent.evaluator.candidate import HELPER, MANIFEST, PLANS, TESTS, Candidate
 from passagent.evaluator.result import Evaluation, GraphResult
 from passagent.evaluator.target import uses_triton
+from passagent.packages.delivery.oracle import read_cases, test_text
 from passagent.plan import artefact
 from passagent.plan.facts import device_facts
 from passagent.plan.messages import Recorded

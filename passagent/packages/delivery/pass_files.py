@@ -7,12 +7,12 @@ from pathlib import Path
 
 import black
 
-from passagent.deploy.delivery.deliver import Delivery, figures
-from passagent.deploy.loading import DeployedPass, load_package
-from passagent.deploy.package_operators import join
-from passagent.deploy.package_writing import Source, pack
 from passagent.errors import UsageError
 from passagent.evaluator.candidate import TESTS
+from passagent.packages.delivery.deliver import Delivery, figures
+from passagent.packages.loading import DeployedPass, load_package
+from passagent.packages.package_operators import join
+from passagent.packages.package_writing import Source, pack
 from passagent.passes import described
 from passagent.plan import artefact
 from passagent.plan.model import Recording

@@ -24,17 +24,17 @@ from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import FlopCounterMode
 
 from passagent.config import load_config
-from passagent.deploy.loading import MANIFEST, load_package, package_of
-from passagent.deploy.model_timing import measure_model, without
-from passagent.deploy.optimized import DROPPED, FAILED, KEPT, LEFT, NOTHING, Optimized, RegionOutcome
-from passagent.deploy.package_writing import check_name, drop, pack, read_sources
-from passagent.deploy.region_searches import RegionSearches, runs_of
-from passagent.deploy.rewriting import explain_model
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.hardware.machine import Machine, measure_machine
 from passagent.expert.read.fusible_regions import attentions
 from passagent.kernels.toolchain import compiler
 from passagent.options import OptimizeOptions, settings_of
+from passagent.packages.loading import MANIFEST, load_package, package_of
+from passagent.packages.model_timing import measure_model, without
+from passagent.packages.optimized import DROPPED, FAILED, KEPT, LEFT, NOTHING, Optimized, RegionOutcome
+from passagent.packages.package_writing import check_name, drop, pack, read_sources
+from passagent.packages.region_searches import RegionSearches, runs_of
+from passagent.packages.rewriting import explain_model
 from passagent.passes import Rewrite, load_directory, shipped
 from passagent.sandbox.cache import write_whole
 from passagent.sandbox.environment import device_name

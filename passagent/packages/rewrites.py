@@ -20,12 +20,12 @@ from torch._subclasses import FakeTensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from passagent.deploy.known_values import known_values
-from passagent.deploy.prepared import Prepared, extract_module
 from passagent.errors import PassagentError
 from passagent.evaluator.matching.effects import Memory, is_pure, is_random, written
 from passagent.evaluator.matching.matcher import Match
 from passagent.evaluator.matching.rewrite import PlannedPass, replace_match
+from passagent.packages.known_values import known_values
+from passagent.packages.prepared import Prepared, extract_module
 from passagent.passes import Rewrite
 from passagent.tasks.extract.structural_hash import closure
 

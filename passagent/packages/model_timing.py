@@ -16,9 +16,6 @@ import numpy as np
 import torch
 import torch.utils._pytree as pytree
 
-from passagent.deploy.deployed import compile_model
-from passagent.deploy.loading import Package
-from passagent.deploy.rewriting import explain_model
 from passagent.errors import PassagentError
 from passagent.evaluator.correctness.compare import compare
 from passagent.evaluator.correctness.double import in_float64
@@ -28,6 +25,9 @@ from passagent.evaluator.hardware.devices import find_device
 from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.runner import hostless
 from passagent.evaluator.timing import estimate
+from passagent.packages.deployed import compile_model
+from passagent.packages.loading import Package
+from passagent.packages.rewriting import explain_model
 from passagent.tasks.extract.model_capture import Model
 
 Outputs = dict[str, torch.Tensor]

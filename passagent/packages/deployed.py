@@ -11,8 +11,8 @@ import torch.utils._pytree as pytree
 from torch._inductor import config as inductor_config
 from torch._inductor import list_mode_options
 
-from passagent.deploy.inductor_pass import passagent
-from passagent.deploy.loading import Package, Passes, load_packages
+from passagent.packages.inductor_pass import passagent
+from passagent.packages.loading import Package, Passes, load_packages
 
 
 def compile_model(

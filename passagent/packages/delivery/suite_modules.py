@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from passagent.deploy.delivery.linker import link
 from passagent.errors import UsageError
+from passagent.packages.delivery.linker import link
 from passagent.plan.convert import bound_argument
 from passagent.plan.messages import Subgraph
 from passagent.plan.model import Recording

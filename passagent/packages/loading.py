@@ -14,17 +14,17 @@ from typing import Any
 from pydantic import TypeAdapter
 from torch import fx
 
-from passagent.deploy.package_operators import (
+from passagent.errors import PassagentError, UsageError
+from passagent.evaluator.candidate import PLANS
+from passagent.evaluator.matching.rewrite import PlannedPass
+from passagent.evaluator.matching.unify import same_literal
+from passagent.packages.package_operators import (
     PlannedCall,
     PlannedOperator,
     Skeleton,
     register,
     split_values,
 )
-from passagent.errors import PassagentError, UsageError
-from passagent.evaluator.candidate import PLANS
-from passagent.evaluator.matching.rewrite import PlannedPass
-from passagent.evaluator.matching.unify import same_literal
 from passagent.passes import Rewrite, load, load_directory
 from passagent.plan import artefact
 from passagent.plan.arguments import Argument

@@ -9,14 +9,21 @@ from typing import Any
 import torch
 from torch import fx
 
-from passagent.deploy.loading import DeployedPass, Package
-from passagent.deploy.package_operators import Key, PlannedOperator, layout_of, overload, split, tensor_count
-from passagent.deploy.prepared import Prepared
-from passagent.deploy.rewrites import DoesNotFit, RewrittenGraph
 from passagent.evaluator.matching.effects import Memory
 from passagent.evaluator.matching.matcher import Match, explain, match
 from passagent.evaluator.matching.rewrite import replace_match
 from passagent.evaluator.matching.unify import same_literal
+from passagent.packages.loading import DeployedPass, Package
+from passagent.packages.package_operators import (
+    Key,
+    PlannedOperator,
+    layout_of,
+    overload,
+    split,
+    tensor_count,
+)
+from passagent.packages.prepared import Prepared
+from passagent.packages.rewrites import DoesNotFit, RewrittenGraph
 from passagent.passes import Rewrite
 from passagent.tasks.extract.model_capture import Model, capture_model
 

@@ -13,12 +13,12 @@ from passagent.options import OptimizeOptions
 if TYPE_CHECKING:
     from torch.fx import GraphModule
 
-    from passagent.deploy.deployed import Deployed
-    from passagent.deploy.loading import Passes
-    from passagent.deploy.model_timing import Measurement
-    from passagent.deploy.optimized import Optimized
-    from passagent.deploy.package_writing import Packed
-    from passagent.deploy.rewriting import Rewriting
+    from passagent.packages.deployed import Deployed
+    from passagent.packages.loading import Passes
+    from passagent.packages.model_timing import Measurement
+    from passagent.packages.optimized import Optimized
+    from passagent.packages.package_writing import Packed
+    from passagent.packages.rewriting import Rewriting
     from passagent.tasks.extract.extracting import Extracted, Regions
 
 
@@ -73,7 +73,7 @@ def optimize(
     KeyboardInterrupt is raised. on_progress is given each line on what happens. Raises UsageError,
     PassagentError.
     """
-    from passagent.deploy import optimizing
+    from passagent.packages import optimizing
     from passagent.tasks.extract.model_capture import Model
 
     if options.get("inputs"):
@@ -97,7 +97,7 @@ def package(
     sources: runs (their best passes), or directories that `best` wrote, with the task of each directory in
     `tasks`. Raises UsageError, PassagentError.
     """
-    from passagent.deploy.package_writing import pack, read_sources
+    from passagent.packages.package_writing import pack, read_sources
 
     words = [sources] if isinstance(sources, str | Path) else sources
     return pack(
@@ -111,7 +111,7 @@ def deploy(model: Callable[..., Any], passes: Passes) -> Deployed:
     passes: a package's directory or name, or several. The first call warns of passes that
     do nothing in the model. Raises UsageError, PassagentError.
     """
-    from passagent.deploy.deployed import deploy as deployed
+    from passagent.packages.deployed import deploy as deployed
 
     return deployed(model, passes)
 
@@ -122,7 +122,7 @@ def inductor_options(passes: Passes) -> dict[str, Any]:
     passes: a package's directory or name, or several. A custom pass of Inductor's configuration still runs,
     before these. Raises UsageError, PassagentError.
     """
-    from passagent.deploy import inductor_pass
+    from passagent.packages import inductor_pass
 
     return inductor_pass.inductor_options(passes)
 
@@ -132,8 +132,8 @@ def apply(graph_module: GraphModule, passes: Passes) -> GraphModule:
 
     Raises UsageError, PassagentError.
     """
-    from passagent.deploy.loading import load_packages
-    from passagent.deploy.rewriting import rewrite
+    from passagent.packages.loading import load_packages
+    from passagent.packages.rewriting import rewrite
 
     rewrite(graph_module.graph, load_packages(passes))
     graph_module.recompile()
@@ -145,8 +145,8 @@ def explain(model: Callable[..., Any], *inputs: Any, passes: Passes) -> Rewritin
 
     Raises UsageError, PassagentError.
     """
-    from passagent.deploy.loading import load_packages
-    from passagent.deploy.rewriting import explain_model
+    from passagent.packages.loading import load_packages
+    from passagent.packages.rewriting import explain_model
     from passagent.tasks.extract.model_capture import Model
 
     return explain_model(Model(_name(model), model, inputs), load_packages(passes))
@@ -163,8 +163,8 @@ def measure(
     modes: of Inductor; by default `default`, on a GPU `reduce-overhead` too. `.losers` of the result are the
     passes that do not pay. Raises UsageError, PassagentError.
     """
-    from passagent.deploy.loading import load_packages
-    from passagent.deploy.model_timing import measure_model
+    from passagent.packages.loading import load_packages
+    from passagent.packages.model_timing import measure_model
     from passagent.tasks.extract.model_capture import Model
 
     return measure_model(Model(_name(model), model, inputs), load_packages(passes), modes)

@@ -9,10 +9,10 @@ from collections.abc import Collection
 from pathlib import Path
 
 from passagent import __version__
-from passagent.deploy.delivery.linker import link
 from passagent.errors import UsageError
 from passagent.evaluator.candidate import HELPER, HELPER_HEAD
 from passagent.kernels.toolchain import PRELUDE_TEXT
+from passagent.packages.delivery.linker import link
 
 _MODULE = HELPER.removesuffix(".py")
 _OFFERED = ("cpp_kernel", "triton_kernel")

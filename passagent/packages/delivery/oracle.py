@@ -10,11 +10,11 @@ import black
 import torch
 from torch import fx
 
-from passagent.deploy.loading import never_called
 from passagent.errors import UsageError
 from passagent.evaluator.candidate import TESTS
 from passagent.evaluator.result import EXACT_T
 from passagent.evaluator.score import tolerance
+from passagent.packages.loading import never_called
 from passagent.plan.messages import Subgraph
 from passagent.plan.model import Recording
 from passagent.plan.recorded_pattern import Bindings, planned_passes, replace_calls

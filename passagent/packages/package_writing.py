@@ -14,14 +14,17 @@ from torch import fx
 from torch._subclasses import FakeTensorMode
 
 from passagent import __version__
-from passagent.deploy.loading import (
+from passagent.errors import PassagentError, UsageError
+from passagent.evaluator.candidate import PLAN, PLANS, Candidate
+from passagent.evaluator.matching.effects import Memory
+from passagent.packages.loading import (
     FORMAT,
     MANIFEST,
     Package,
     never_called,
     operator_name,
 )
-from passagent.deploy.package_operators import (
+from passagent.packages.package_operators import (
     PlannedCall,
     PlannedOperator,
     Skeleton,
@@ -31,9 +34,6 @@ from passagent.deploy.package_operators import (
     planned_layout,
     split,
 )
-from passagent.errors import PassagentError, UsageError
-from passagent.evaluator.candidate import PLAN, PLANS, Candidate
-from passagent.evaluator.matching.effects import Memory
 from passagent.passes import Rewrite
 from passagent.plan import artefact
 from passagent.plan.arguments import ValueArg, leaves
@@ -259,7 +259,7 @@ _INIT = '''"""Passes, written by `passagent package`. Importing it registers the
 
 from pathlib import Path
 
-from passagent.deploy.loading import load_package
+from passagent.packages.loading import load_package
 
 PACKAGE = load_package(Path(__file__).parent)
 '''
