@@ -62,7 +62,7 @@ class Policy(Protocol):
 
     @property
     def scope(self) -> str:
-        """`islands` or `alone`: see passagent/search/islands.py."""
+        """`islands`: a stagnating island gets elites of others; `alone`: each keeps to its own tree."""
         ...
 
     def select(self, view: IslandView, rng: random.Random) -> Node | None:

@@ -114,6 +114,7 @@ def check_fits(recording: Recording, subgraphs: Sequence[Subgraph], device: str)
     for recorded, subgraph in zip(recording.subgraphs, subgraphs, strict=True):
 
         def replacement(position: int, bindings: Bindings, calls: Any = recorded.calls) -> Any:
+            # any callable will do: replace_calls checks the places, and nothing is called
             return check_fits, tuple(bound_argument(part, bindings) for part in calls[position].arguments)
 
         replace_calls(load_graph(subgraph.nodes).graph, passes, recorded.calls, replacement)
@@ -162,7 +163,7 @@ def subgraphs_of(task: Task, device: str) -> list[Subgraph]:
 
 
 def seen(subgraph: TaskSubgraph, graph: KeptGraph, device: str) -> Subgraph:
-    """A subgraph as the recording process sees it on `device`: `kept` and the inputs' metadata."""
+    """A subgraph as the recording process sees it on `device`: its graph and the inputs' metadata."""
     from passagent.tasks.inputs import draw_one
 
     inputs: list[TensorMeta | int | float] = []

@@ -18,7 +18,7 @@ from passagent.errors import PassagentError
 from passagent.evaluator.result import Candidate
 from passagent.models.ensemble import model_names
 from passagent.search.candidates import judge
-from passagent.search.expansion import conclude, run_claimed
+from passagent.search.expansion import conclude, expand
 from passagent.search.remeasure import confirm, environment_of, measure_again
 from passagent.search.run_models import distil, distil_rest
 from passagent.search.session import EXPERT, Session, Stopping
@@ -124,7 +124,7 @@ async def _island(session: Session, island: int) -> None:
             if episode is None:
                 return
             await distil(session, island)  # what a process before this one may have left
-            await run_claimed(session, episode)
+            await expand(session, episode)
             await distil(session, island)
             session.notify()
     except Stopping as stopping:
@@ -174,7 +174,7 @@ async def seed(session: Session) -> None:
                 return
             planted = [node for node in nodes.of_episode(store, episode.id) if node.call_id == nodes.PLANTED]
             if not planted:  # the expert's conversation
-                await run_claimed(session, episode)
+                await expand(session, episode)
                 continue
             if planted[0].state != "done":
                 await judge(session, planted[0], Candidate(nodes.get_files(store, planted[0])))

@@ -22,7 +22,7 @@ from passagent.store.events import EpisodeContinued
 from passagent.store.redaction import redacted
 
 
-async def run_claimed(session: Session, episode: Episode) -> None:
+async def expand(session: Session, episode: Episode) -> None:
     """Run an episode to its end, from the beginning or from where a dead process left it.
 
     Raises Stopping where it is left to be continued, and what model and evaluator raise.

@@ -282,7 +282,7 @@ def read_tree(store: Store, run_id: str, island: int) -> Tree:
 
 
 def _rank(row: dict[str, Any]) -> tuple[float, ...]:
-    """The smaller, the better an episode is remembered by this candidate of its."""
+    """Rank a candidate within its episode: the smallest stands for the episode."""
     if row["id"] is None:  # it left none
         return (0,)
     if row["status"] == "ok":

@@ -47,7 +47,7 @@ class Stopping(Exception):
 
 
 class Evaluator(Protocol):
-    """Judges candidates: evaluator.pool.EvaluatorPool, or another place's."""
+    """Judges candidates: evaluator.service.pool.EvaluatorPool, or another place's."""
 
     async def evaluate(self, task_path: Path, candidate: Candidate, bar: float | None = None) -> Evaluation:
         """The evaluation, cut short where the AS is under `bar` for sure. Raises PassagentError."""

@@ -206,7 +206,7 @@ def get_files(store: Store, node: Node) -> dict[str, str]:
 
 
 def get_plans(store: Store, node: Node) -> dict[str, str]:
-    """The files of what was recorded and measured of a correct node; empty where it ran as Python."""
+    """The files of what was recorded and measured of a correct node; empty where nothing was."""
     if node.evaluation_id is None:
         return {}
     row = store.row("SELECT plans FROM evaluations WHERE id = :id", {"id": node.evaluation_id})

@@ -66,7 +66,8 @@ class Judging:
         bar: float | None = None,
         prepared: Prepared | None = None,
     ) -> None:
-        """`bar`: an AS; of a subject that stays under it for sure no more is measured than tells so.
+        """`bar`: an AS. Measuring stops as soon as the subject is below it for sure.
+
         `prepared`: a candidate's plans, which workers replay.
         """
         self.task, self.subject, self.bar, self._prepared = task, subject, bar, prepared
@@ -261,7 +262,7 @@ class Judging:
     def _compare(self, loaded: LoadedWorker, subgraph: Subgraph, result: GraphResult) -> None:
         """Time the subject against the compiler that is the reference; raises Failed and Refused.
 
-        Its clock was audited beside eager's.
+        The subject's clock was audited when it was timed beside eager.
         """
         result.vs_reference = speedup_of(together([self._measured(loaded, subgraph, result)[1]]))
 

@@ -80,7 +80,7 @@ class Referee:
         return [self._baseline.describe(s, dispatch) for s in task.subgraphs if time.monotonic() < until]
 
     def evaluate(self, task: Task, subject: Subject, bar: float | None = None) -> Evaluation:
-        """Judge `subject` on every subgraph of `task`; under `bar`, an AS, no longer than tells so.
+        """Judge `subject` on every subgraph of `task`; stop as soon as it is below `bar`, an AS, for sure.
 
         Raises TaskError if eager itself fails on a subgraph, InfrastructureError if the machine does; either
         if the task is too large for its memory.

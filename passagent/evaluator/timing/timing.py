@@ -1,11 +1,11 @@
 """Time a candidate against eager: pairs of calls of both sides, until the interval of the ratio is narrow.
 
-Every call gets fresh values (fresh.py), the same for both sides of a pair, and of randomly chosen calls the
-outputs are compared with eager's on the very same values. So a candidate cannot tell a timed call from a
+Every call gets fresh values (runner/fresh.py), the same for both sides of a pair. Of calls chosen at random
+the outputs are compared with eager's on the very same values. So a candidate cannot tell a timed call from a
 checked one, and what it kept from another call is wrong. On a GPU the two workers take turns of a few calls,
-both on one core and on another one every few turns (calls.lockstep); on the CPU, where a call takes all
-cores, they take turns in short blocks. The speedup is that of the two sides' medians (PassNet 3.5), block by
-block; its interval is a bootstrap over the blocks. Pairs of workers are averaged (`together`).
+both on one core and on another one every few turns (runner/lockstep.py); on the CPU, where a call takes all
+cores, they take turns in short blocks. Workers take the times, and clocks.py holds them against the clock of
+the other side. estimate.py makes the speedup and its interval of them, `together` averages pairs of workers.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ SLOW_PAIRS = 3
 BLOCK = 10
 """Calls of a block, on average; slow calls come in shorter blocks."""
 WIDE = 2
+"""Once its budget is spent, an interval may be so many times as wide as it should be."""
 _PROBE_CALLS = 3
+"""Calls of eager that tell how long a call takes."""
 _AGAIN = 2
 """Calls that do not count, of each side, after another program had the device."""
 _VERIFIED = 0.3
@@ -70,6 +72,7 @@ _GRACE_S = 10.0
 """How long eager's worker may take to notice that its partner is gone, s."""
 _ENDED_EARLY = Error(kind="runtime_error", message="timed calls ended early, without an answer")
 _DEVICE_CALLS = 20
+"""Calls of each side whose device time is taken, too."""
 BETWEEN_WORKERS = 0.006
 """Standard deviation of the log ratio of eager to itself in one pair of workers: two pairs, and the noise
 of the calls themselves, gave 0.47% in benchmarks/evaluator_repeatability.py on an H200."""
