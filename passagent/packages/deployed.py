@@ -119,13 +119,10 @@ def deploy(model: Callable[..., Any], passes: Passes) -> Deployed:
 
 
 def _layout(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """What decides whether Dynamo captures again: layouts of tensors, and types of all else."""
-    leaves, spec = pytree.tree_flatten((args, kwargs))
-    return (
-        spec,
-        torch.is_grad_enabled(),
-        *(
-            (v.shape, v.stride(), v.dtype, v.device) if isinstance(v, torch.Tensor) else type(v)
-            for v in leaves
-        ),
-    )
+    """Return what decides whether Dynamo captures again: layouts of tensors, and types of all else."""
+    leaves = pytree.tree_leaves((args, kwargs))
+    described = [
+        (leaf.shape, leaf.stride(), leaf.dtype, leaf.device) if isinstance(leaf, torch.Tensor) else type(leaf)
+        for leaf in leaves
+    ]
+    return torch.is_grad_enabled(), tuple(kwargs), *described
