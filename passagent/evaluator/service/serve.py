@@ -22,7 +22,6 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError, MachineFault, PassagentError
 from passagent.evaluator.hardware import health
 from passagent.evaluator.hardware.devices import Device, find_device
@@ -33,6 +32,7 @@ from passagent.sandbox.environment import worker_threads
 from passagent.sandbox.faults import named
 
 if TYPE_CHECKING:
+    from passagent.config import EvaluatorConfig
     from passagent.evaluator.judging.referee import Referee
 
 
@@ -61,6 +61,7 @@ def main() -> None:
 
         import torch
 
+        from passagent.config import EvaluatorConfig
         from passagent.evaluator.judging.referee import Referee
 
         torch.set_num_threads(1)  # the cores are the workers': threads of this process would wait for them
