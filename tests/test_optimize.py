@@ -203,7 +203,7 @@ def test_a_package_that_pays_in_cuda_graphs_is_used_in_them(tmp_path):
     measured = Measurement("a GPU", {}, gains, {}, [], sides)
     found = Optimized("m", "a GPU", tmp_path, [region(KEPT)], Path("p"), measured, mode="reduce-overhead")
     assert "1.200x (1.100 to 1.300) of eager in a CUDA graph with the passes in p" in str(found)
-    assert 'options={"passes": "p", "triton.cudagraphs": True}' in str(found)
+    assert 'use it: model = passagent.deploy(model, "p")' in str(found)
 
 
 def test_a_search_that_crashes_is_its_regions_alone(tmp_path, monkeypatch):
@@ -322,7 +322,7 @@ def test_shipped_and_own_passes_are_tried_first_and_kept_where_they_pay(tmp_path
     answers = [measured_at(1.2), measured_at(1.1, ("clamp",)), measured_at(1.3)]
     seen: list[tuple[list[str], bool, bool]] = []
 
-    def measure(model, packages, is_quick=False):
+    def measure(model, packages, is_quick=False, freezes=False):
         names = [rewrite.name for rewrite in packages[0].rewrites]
         seen.append((names, is_quick, (tmp_path / "passes").exists()))
         return answers[len(seen) - 1]
@@ -334,6 +334,8 @@ def test_shipped_and_own_passes_are_tried_first_and_kept_where_they_pay(tmp_path
     both = ["patch_embedding", "clamp"]
     assert seen == [(both, True, False), (both, False, True), (["patch_embedding"], False, True)]
     assert found.package == tmp_path / "passes" and found.gain.ratio == 1.3
+    manifest = json.loads((tmp_path / "passes/manifest.json").read_text())
+    assert (manifest["mode"], manifest["frozen"]) == ("default", False)
     assert [path.name for path in (tmp_path / "passes/rewrites").iterdir()] == ["patch_embedding.py"]
     assert found.rewrites == {"patch_embedding": "kept", "clamp": "dropped"}
     assert "- patch_embedding: kept" in (found.state / "report.md").read_text()
