@@ -171,7 +171,10 @@ def test_pass_for_random_values_only_is_a_wrong_result(name, referees, tmp_path)
     right = referees("cpu").evaluate(task, graph.candidate(graph.right))
     assert right.status == "ok", right.error
     assert right.protocol["special_values"]
-    wrong = referees("cpu").evaluate(task, graph.candidate(graph.wrong))
+    for _ in range(4):  # what shows a pass up is drawn by chance, and once in 14 times it is not
+        wrong = referees("cpu").evaluate(task, graph.candidate(graph.wrong))
+        if wrong.status != "ok":
+            break
     assert wrong.status == "wrong_result"
     worst = wrong.graphs[0].worst
     where = f"output 0 at {worst.index} is {worst.got!r}, eager's is {worst.expected!r}, for inputs "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import itertools
 import random
 import sys
@@ -126,12 +125,12 @@ def _works(model: torch.nn.Module, inputs: list[Any]) -> bool:
 
 
 def _module(path: Path, text: str) -> ModuleType:
+    """Write and run a problem. An import could take the bytecode of an equally long text before it."""
     path.write_text(text, encoding="utf-8")
-    spec = importlib.util.spec_from_file_location(f"problem_{path.stem}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    module = ModuleType(f"problem_{path.stem}")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module
+    exec(compile(text, path, "exec"), vars(module))
     return module
 
 
