@@ -36,7 +36,7 @@ SHARE = 0.4
 
 
 class _Shares(NamedTuple):
-    """What explains the time of one correct and timed subgraph."""
+    """The figures that explain the time of one correct and timed subgraph."""
 
     limiter: str
     memory_share: float

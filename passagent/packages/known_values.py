@@ -13,7 +13,7 @@ from passagent.packages.prepared import extract_module
 from passagent.tasks.extract.structural_hash import closure
 
 MOST_BYTES = 1 << 30
-"""Of all tensors that are computed for one value, together."""
+"""Limit on the memory of all tensors that are computed for one value, together."""
 
 
 def known_values(graph: fx.Graph, bound: dict[str, Any]) -> dict[str, torch.Tensor]:

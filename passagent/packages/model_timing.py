@@ -305,7 +305,7 @@ _RIVALS: dict[str, Callable[[Model, str], Call | None]] = {
     "frozen": _frozen,
     "channels_last": _channels_last,
 }
-"""What a user may do without passes."""
+"""Ways to compile a model that a user has without passes."""
 
 
 def _add_graph(sides: dict[str, Call]) -> list[str]:

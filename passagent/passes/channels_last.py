@@ -1,13 +1,13 @@
 """A convolution in two dimensions whose weight is laid out with channels last, once.
 
-The library computes convolutions fastest with the channels of a pixel side by side. Inductor lays a weight
-out so in each call; here it is prepared once. The convolution's output then has channels last, too, and so
-has what pointwise operators make of it.
+Where Inductor has a convolution with channels last, it lays the weight out so in each call; here that is
+done once. The convolution's output then has channels last, too, and so has what pointwise operators make of
+it.
 
-Right if: always; the values are the same. A weight that lies so already is left alone.
+Right if: always, up to the rounding of another algorithm. A weight that lies so already is left alone.
 
-Pays in convolutional nets, the most where calls are short. A net whose other operators want the other layout
-pays with copies.
+It has not been measured on whole models yet: `optimize` keeps it where it pays. A net whose other operators
+want the other layout pays with copies.
 """
 
 import torch

@@ -10,7 +10,7 @@ GRAPH_FIELDS = {
     "name", "dtype", "status", "speedup", "vs_reference", "passes_from_t", "eager_ms", "compiled_ms",
     "pace_ms", "unstable", "max_abs_diff", "matches",
 }  # fmt: skip
-"""What `--json` says of each subgraph of a run's best node and of a benchmark."""
+"""The fields that `--json` has for each subgraph of a run's best node and of a benchmark."""
 
 
 def evaluation_text(evaluation: Evaluation) -> str:

@@ -22,13 +22,13 @@ from passagent.tasks.reader import Task
 def pass_files(delivery: Delivery, recording: Recording, task: Task) -> dict[str, str]:
     """Return the passes' texts by file name, each with `applies` and `replacement` behind its own text.
 
-    Raises UsageError for a pass that launches kernels and for one that imports a module beside it,
+    Raises UsageError for a pass that launches kernels and for one that imports another module,
     PassagentError where no pass can be deployed.
     """
     pass_names = {recorded.file for recorded in recording.passes} | {TESTS}
-    beside = [name for name in delivery.files if name.endswith(".py") and name not in pass_names]
-    if beside:
-        raise UsageError(f"--format pass: the passes use {beside[0]}, and such a file must stand alone")
+    modules = [name for name in delivery.files if name.endswith(".py") and name not in pass_names]
+    if modules:
+        raise UsageError(f"--format pass: the passes use {modules[0]}, and such a file must stand alone")
     with tempfile.TemporaryDirectory() as place:
         source = Source("best", delivery.files, artefact.write(recording), task)
         pack([source], Path(place) / "best")
