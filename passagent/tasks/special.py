@@ -115,8 +115,10 @@ def _fills(meta: TensorMeta, kind: str, numbers: Sequence[float]) -> list[list[_
     near = [held, step_bits(held, 1), step_bits(held, -1), held * 0.75, held * 1.25, held + 0.25, held - 0.25]
     from_graph = [n for n in torch.cat(near).tolist() if math.isfinite(n)] or usual
     far, lowest = _both([2.0**power for power in range(7, 14)]), [min([-1e4, *recorded, *numbers])]
+    # An exponential of these is nearly the largest number, and a subnormal one.
+    exponents = [math.log(limits.max) - 1, math.log(limits.tiny) - 2]
     rows: list[list[_Step]] = [[(0, usual + from_graph)], [(0, lowest)], [(0, [0.0, -0.0])]]
-    return [[(_SOME, usual)], [(_SOME, from_graph)], [(2, far)], *rows, [], []]
+    return [[(_SOME, usual)], [(_SOME, from_graph)], [(_SOME, exponents)], [(2, far)], *rows, [], []]
 
 
 def _exchange(rows: torch.Tensor, count: int, pool: Sequence[float], generator: torch.Generator) -> None:
