@@ -98,7 +98,7 @@ def planting() -> Iterator[None]:
     with tempfile.TemporaryDirectory() as folder:
         lines = [
             "import sys",
-            "if 'passagent.evaluator.runner.worker_process' in sys.orig_argv:",
+            "if 'passagent.sandbox.fork_server' in sys.orig_argv:",
             "    from planted_slowdown import plant",
             "    plant()",
         ]

@@ -34,6 +34,7 @@ from passagent.config import EvaluatorConfig
 from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.result import MANIFEST, Candidate
 from passagent.evaluator.target import uses_triton
+from passagent.sandbox.child import ForkServer
 from passagent.tasks.reader import Task, load_task
 
 HERE = Path(__file__).parent
@@ -316,12 +317,16 @@ class Case:
 
 
 @contextmanager
-def referees_of(config: EvaluatorConfig) -> Iterator[Callable[[str], Referee]]:
-    """A referee for each device, started when it is first needed."""
+def referees_of(config: EvaluatorConfig, forks: ForkServer) -> Iterator[Callable[[str], Referee]]:
+    """A referee for each device, started when it is first needed. `forks`: for the one on the CPU."""
+
+    @functools.cache
+    def referee(device: str) -> Referee:
+        on_device = config.model_copy(update={"device": device})
+        return stack.enter_context(Referee(on_device, forks if device == "cpu" else None))
+
     with ExitStack() as stack:
-        yield functools.cache(
-            lambda device: stack.enter_context(Referee(config.model_copy(update={"device": device})))
-        )
+        yield referee
 
 
 def read_family(path: Path) -> dict[Path, str]:

@@ -27,12 +27,19 @@ def _own_locks(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def recorder():
-    """The process that forks one for each recording: one for all files of a worker of pytest-xdist."""
-    from passagent.plan.recorder_process import recording_process
+def forks():
+    """A fork server for workers on the CPU and recordings: one for all files of a worker of pytest-xdist."""
+    from passagent.evaluator.runner.worker_process import fork_server
+    from passagent.sandbox.environment import worker_threads
 
-    with recording_process() as process:
+    with fork_server("cpu", worker_threads(None)) as process:
         yield process
+
+
+@pytest.fixture(scope="session")
+def recorder(forks):
+    """It, for recordings."""
+    return forks
 
 
 @pytest.fixture

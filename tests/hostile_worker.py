@@ -8,6 +8,7 @@ import ctypes
 import io
 import os
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -32,12 +33,14 @@ def hidden_in_a_kernel(code):
 def hostile():
     """Fork servers that are started meanwhile are hostile."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker_process, "MODULE", "hostile_worker")
+        patch.setattr(
+            worker_process, "WORKER", replace(worker_process.WORKER, function="hostile_worker:work")
+        )
         yield
 
 
-def main():
-    """Serve."""
+def work(stream, scratch, protections):
+    """Serve as a worker."""
     load = worker._load
 
     def obey(state, request):
@@ -51,8 +54,4 @@ def main():
             load(state, request)
 
     worker._load = obey
-    worker_process.main()
-
-
-if __name__ == "__main__":
-    main()
+    worker_process.work(stream, scratch, protections)

@@ -14,7 +14,7 @@ from passagent.config import EvaluatorConfig
 from passagent.evaluator import captures, score
 from passagent.evaluator.hardware.devices import Device
 from passagent.evaluator.hardware.leases import DeviceLease
-from passagent.evaluator.judging import recorder
+from passagent.evaluator.judging import recorder as recording
 from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.judging.verdict import Failed, Refused
 from passagent.evaluator.result import Candidate, Evaluation
@@ -39,8 +39,8 @@ def tasks(tmp_path_factory) -> dict[str, Task]:
 
 
 @pytest.fixture(scope="module")
-def referees():
-    with referees_of(CONFIG) as on:
+def referees(forks):
+    with referees_of(CONFIG, forks) as on:
         yield on
 
 
@@ -51,14 +51,14 @@ def test_the_suite_is_whole():
 
 
 @pytest.mark.parametrize("case", ATTACKS)
-def test_an_attack_does_not_pay(case: Case, referees, tasks, monkeypatch):
+def test_an_attack_does_not_pay(case: Case, referees, forks, tasks, monkeypatch):
     if case.expected == [("charged", None)]:
         monkeypatch.setattr(referees(case.device), "config", MEASURED)
         check_charged(case.candidate, tasks[case.task], referees(case.device))
         return
     result = referees(case.device).evaluate(tasks[case.task], case.candidate)
     if result.status == "ok" and case.name in LUCKY:
-        with referees_of(CONFIG) as others:  # of another draw
+        with referees_of(CONFIG, forks) as others:  # of another draw
             result = others(case.device).evaluate(tasks[case.task], case.candidate)
     credited = [int(t) for status, t in case.expected if status == "credited" and t is not None]
     may_be_inert = ("inert", None) in case.expected
@@ -197,13 +197,12 @@ TRITON = [
 
 
 @pytest.fixture(scope="module")
-def gpu_recorder():
+def gpu_recorder(recorder):
     """A recorder that builds for an H100, which need not be here."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recorder, "device_facts", lambda _: dict(H100))
-        one = recorder.Recorder(
-            CONFIG.model_copy(update={"device": "cuda"}), DeviceLease(Device("cuda", "GPU-none", "none"))
-        )
+        patch.setattr(recording, "device_facts", lambda _: dict(H100))
+        config = CONFIG.model_copy(update={"device": "cuda"})
+        one = recording.Recorder(config, DeviceLease(Device("cuda", "GPU-none", "none")), recorder)
         yield one
         one.close()
 

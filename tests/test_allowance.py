@@ -44,8 +44,8 @@ def task(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def referee(task):
-    with Referee(CONFIG) as one:
+def referee(task, forks):
+    with Referee(CONFIG, forks) as one:
         assert one.evaluate(task, candidate()).status == "ok"  # what is made once for a machine is there
         yield one
 

@@ -12,7 +12,7 @@ from passagent.errors import UsageError
 from passagent.evaluator import captures
 from passagent.evaluator.hardware.devices import Device
 from passagent.evaluator.hardware.leases import DeviceLease
-from passagent.evaluator.judging import recorder
+from passagent.evaluator.judging import recorder as recording
 from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.result import Candidate
 from passagent.plan import artefact
@@ -34,8 +34,8 @@ def tasks(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def referee():
-    with Referee(CONFIG) as one:
+def referee(forks):
+    with Referee(CONFIG, forks) as one:
         yield one
 
 
@@ -129,13 +129,13 @@ def test_a_file_of_plans_is_data(referee, task):
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:0"])
-def test_plans_fit_a_gpu_by_whatever_name(device, tasks, monkeypatch):
+def test_plans_fit_a_gpu_by_whatever_name(device, tasks, recorder, monkeypatch):
     """Recorded and read again for it, on a machine that has none: nothing is built."""
-    monkeypatch.setattr(recorder, "device_facts", lambda name: dict(H100))
-    monkeypatch.setattr(recorder.Recorder, "_built", lambda *_: iter(()))
+    monkeypatch.setattr(recording, "device_facts", lambda name: dict(H100))
+    monkeypatch.setattr(recording.Recorder, "_built", lambda *_: iter(()))
     case = cases_of("honest")["cuda_vectorised_with_a_tail"]
     lease = DeviceLease(Device(device, "GPU-none", "none"))
-    one = recorder.Recorder(CONFIG.model_copy(update={"device": device}), lease)
+    one = recording.Recorder(CONFIG.model_copy(update={"device": device}), lease, recorder)
     for subgraph in tasks[case.task].subgraphs:
         captures.keep(subgraph, device, captures.graph_of(subgraph, "cpu"))
     try:

@@ -41,8 +41,8 @@ def task(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def referee():
-    with Referee(CONFIG) as one:
+def referee(forks):
+    with Referee(CONFIG, forks) as one:
         yield one
 
 
@@ -579,7 +579,7 @@ def test_a_text_that_cannot_be_read_ends_nothing(referee, task):
 def test_nothing_of_the_parents_environment_reaches_a_candidate(other):
     worker = other.workers.server.fork(None, sandboxed=False)  # a sandboxed one's cannot be read
     environment = Path(f"/proc/{worker.pid}/environ").read_bytes()
-    fork_server = Path(f"/proc/{other.workers.server.pid}/environ").read_bytes()
+    fork_server = Path(f"/proc/{other.server.process.pid}/environ").read_bytes()
     worker.kill()
     assert environment
     assert b"sk-planted-secret" not in environment + fork_server
@@ -588,7 +588,7 @@ def test_nothing_of_the_parents_environment_reaches_a_candidate(other):
 def test_no_process_is_left_behind(task):
     with Referee(CONFIG) as referee:
         referee.evaluate(task, candidate())
-        fork_server = referee.workers.server.pid
+        fork_server = referee.server.process.pid
         workers = Path(f"/proc/{fork_server}/task/{fork_server}/children").read_text().split()
         assert workers
     deadline = time.monotonic() + 60

@@ -59,13 +59,11 @@ def still_judges(referee, task):
     """The next candidate is judged right, and of the one before no process and no file is left."""
     result = referee.evaluate(task, candidate())
     assert (result.status, result.graphs[0].matches) == ("ok", 1), (result.error, result.violations)
-    made, server = referee.workers, referee.workers.server
+    made, server = referee.workers, referee.server
     made.settle()
     workers = 1 + len(made.spares) + len(made.eager._workers)  # the baseline's is the first
-    assert len(_children(server.pid)) == workers
-    scratches = [
-        path for path in server._server.scratch.iterdir() if path.is_dir() and path.name.startswith("tmp")
-    ]
+    assert len(_children(server.process.pid)) == workers
+    scratches = [path for path in server.scratch.iterdir() if path.is_dir() and path.name.startswith("tmp")]
     assert len(scratches) == workers
     assert not list(Path("/dev/shm").glob("passagent*"))
 
@@ -277,7 +275,7 @@ def test_a_fault_in_a_call_in_turn_is_the_candidates(
 
 def test_workers_of_the_cpu_see_no_gpu(referee, tmp_path, monkeypatch):
     """Dynamo asks each GPU in sight for its random state, and what has asked cannot fork what asks again."""
-    environment = Path(f"/proc/{referee.workers.server.pid}/environ").read_text().split("\0")
+    environment = Path(f"/proc/{referee.server.process.pid}/environ").read_text().split("\0")
     assert "CUDA_VISIBLE_DEVICES=" in environment
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     assert worker_environment(tmp_path, 1, "cpu")["CUDA_VISIBLE_DEVICES"] == ""
@@ -300,16 +298,16 @@ def test_a_spare_worker_that_was_killed_is_replaced(referee, task):
 
 @pytest.mark.parametrize(("op", "whose"), [("audit", "candidate"), ("run", "baseline")])
 def test_a_killed_fork_server_is_nobodys_fault(op, whose, referee, task, monkeypatch):
-    server = referee.workers.server
-    old, scratch = server.pid, server._server.scratch
+    server = referee.server
+    old, scratch = server.process.pid, server.scratch
     _lose(referee, whose)
-    killed = killing(monkeypatch, referee, op, whose, lambda worker: server.pid)
+    killed = killing(monkeypatch, referee, op, whose, lambda worker: server.process.pid)
     with pytest.raises(InfrastructureError, match="lost"):
         referee.evaluate(task, candidate())
     assert killed == [old]
     monkeypatch.undo()
     still_judges(referee, task)
-    assert server.pid != old
+    assert server.process.pid != old
     assert not scratch.exists()
 
 
@@ -338,7 +336,7 @@ def test_a_killed_evaluator_leaves_nothing_behind(task, tmp_path):
     serve.kill()
     serve.wait()
     _until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in [fork_server, *workers]))
-    _until(lambda: not list(tmp_path.iterdir()))  # the recording process of its end a moment later
+    _until(lambda: not list(tmp_path.iterdir()))
 
 
 def test_an_evaluator_killed_while_it_starts_leaves_nothing_behind(tmp_path):
@@ -348,7 +346,7 @@ def test_an_evaluator_killed_while_it_starts_leaves_nothing_behind(tmp_path):
     serve.kill()
     serve.wait()
     _until(lambda: not Path(f"/proc/{fork_server}").exists())
-    _until(lambda: not list(tmp_path.iterdir()))  # other processes of its end a moment later
+    _until(lambda: not list(tmp_path.iterdir()))
 
 
 def _fork_servers(pid):
@@ -356,7 +354,7 @@ def _fork_servers(pid):
     found = []
     for child in _children(pid):
         with suppress(OSError):  # it ended meanwhile
-            if b"worker_process" in Path(f"/proc/{child}/cmdline").read_bytes():
+            if b"fork_server" in Path(f"/proc/{child}/cmdline").read_bytes():
                 found.append(child)
     return found
 

@@ -74,13 +74,13 @@ def counted(monkeypatch):
     return texts
 
 
-def test_what_was_foreseen_is_recorded_once_and_judged_as_ever(task, counted, monkeypatch):
+def test_what_was_foreseen_is_recorded_once_and_judged_as_ever(task, counted, forks, monkeypatch):
     loaded = load_task(task)
     for subgraph in loaded.subgraphs:
         captures.graph_of(subgraph, "cpu")  # what is not captured yet is not recorded ahead
     one, two, three = (tiny.candidate(NUMBERED.format(number=number)) for number in range(3))
     refused = tiny.candidate("    return a * torch.sigmoid(a) + b\n")
-    with Referee(CONFIG) as judge:
+    with Referee(CONFIG, forks) as judge:
         judge.foresee(loaded, one)
         judge._recorder._next[2].result()
         assert [counted.count(each.files["Fused.py"]) for each in (one, two)] == [1, 0]

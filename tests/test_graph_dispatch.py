@@ -37,8 +37,8 @@ def task(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def referee():
-    with Referee(CONFIG) as one:
+def referee(forks):
+    with Referee(CONFIG, forks) as one:
         yield one
 
 

@@ -17,6 +17,7 @@ from passagent.evaluator.result import Measured
 from passagent.evaluator.runner.calls import Graph
 from passagent.evaluator.runner.reservoirs import InputSets
 from passagent.evaluator.service.pool import EvaluatorPool
+from passagent.sandbox.child import ForkServer
 from passagent.view.evaluation import evaluation_text
 
 CONFIG = EvaluatorConfig(isolation="in-process", budget_s=1e-6)
@@ -31,20 +32,26 @@ def referee():
         yield on
 
 
-def children() -> list[str]:
-    """The command lines of the processes that this one started."""
+def children() -> dict[str, str]:
+    """The command line of each process that this one started, by its pid."""
     own = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    return [Path(f"/proc/{pid}/cmdline").read_text() for pid in own]
+    return {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in own}
 
 
-def test_an_honest_design_is_accepted_and_the_result_names_the_isolation(referee, tmp_path):
+def has_workers(forks: ForkServer, processes: dict[str, str]) -> bool:
+    """Tell whether a process, beside the tests' own `forks`, is an evaluator or forks workers."""
+    others = [line for pid, line in processes.items() if pid != str(forks.process.pid)]
+    return any("service.serve" in line or "runner.worker" in line for line in others)
+
+
+def test_an_honest_design_is_accepted_and_the_result_names_the_isolation(referee, forks, tmp_path):
     task = write_task(tmp_path / "t", DESIGN.task)
     first, second = (referee.evaluate(task, DESIGN.candidate) for _ in range(2))
     assert [first.status, second.status] == ["ok", "ok"], (first.error, second.error)
     assert second.as_score is not None and second.plans == first.plans
     assert (second.isolation, second.protections) == ("in-process", {})
     assert "(direct, in-process)" in evaluation_text(second)
-    assert not any("runner.worker_process" in line for line in children())
+    assert not has_workers(forks, children())
 
 
 @pytest.mark.parametrize(
@@ -82,7 +89,7 @@ def test_eager_in_a_candidates_place_is_measured(referee, tmp_path):
     assert result.status == "ok" and result.gmean_speedup is not None
 
 
-def test_a_pool_evaluates_without_another_process(tmp_path):
+def test_a_pool_evaluates_without_another_process(forks, tmp_path):
     task = write_task(tmp_path / "t", DESIGN.task)
 
     async def evaluated():
@@ -94,7 +101,7 @@ def test_a_pool_evaluates_without_another_process(tmp_path):
 
     result, started = asyncio.run(evaluated())
     assert result.status == "ok" and result.plan_files
-    assert not any("service.serve" in line or "runner.worker_process" in line for line in started)
+    assert not has_workers(forks, started)
 
 
 def test_the_caller_keeps_its_number_of_threads(tmp_path):

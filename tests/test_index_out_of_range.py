@@ -109,10 +109,10 @@ def without_checks(text: str) -> str:
 
 @pytest.mark.long
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_the_evaluator_accepts_a_pass_of_the_expert_that_checks_its_indices(device, tmp_path):
+def test_the_evaluator_accepts_a_pass_of_the_expert_that_checks_its_indices(device, forks, tmp_path):
     task = write_task(tmp_path / "embedding", "embedding")
     files = write([captured(lambda i, w: F.embedding(i, w) * 2.0, [ids(8, 32), TABLE])], device).files
-    with referees_of(EvaluatorConfig(budget_s=1e-6)) as referees:
+    with referees_of(EvaluatorConfig(budget_s=1e-6), forks) as referees:
         result = referees(device).evaluate(task, Candidate(files))
         assert result.status == "ok", result.error
         unchecked = {name: without_checks(text) for name, text in files.items()}

@@ -318,8 +318,8 @@ def said(task, word):
 
 
 @pytest.fixture(scope="module")
-def referee():
-    with Referee(EvaluatorConfig(device="cpu", budget_s=0.05)) as referee:
+def referee(forks):
+    with Referee(EvaluatorConfig(device="cpu", budget_s=0.05), forks) as referee:
         yield referee
 
 

@@ -268,8 +268,8 @@ FORGED = {
 
 
 @pytest.fixture(scope="module")
-def referee(hostile):  # noqa: F811
-    with Referee(EvaluatorConfig(budget_s=1e-6)) as one:
+def referee(hostile, forks):  # noqa: F811
+    with Referee(EvaluatorConfig(budget_s=1e-6), forks) as one:
         yield one
 
 

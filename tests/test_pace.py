@@ -55,7 +55,7 @@ def test_a_disk_that_is_full_stops_nothing(task, gpu_names, monkeypatch):
 
 
 @pytest.mark.long
-def test_an_evaluation_asks_once_for_each_subgraph_and_states_its_speedups_for_it(task, monkeypatch):
+def test_an_evaluation_asks_once_for_each_subgraph_and_states_its_speedups_for_it(task, monkeypatch, forks):
     kept, asked = [], []
     together = judging.together
 
@@ -70,7 +70,7 @@ def test_an_evaluation_asks_once_for_each_subgraph_and_states_its_speedups_for_i
     monkeypatch.setattr(pace, "keep", keep)
     monkeypatch.setattr(judging, "together", noted)
     config = EvaluatorConfig(budget_s=1e-6, timeout_s=120, memory_gb=6)
-    with Referee(config) as referee:
+    with Referee(config, forks) as referee:
         for _ in range(2):
             assert referee.evaluate(task, candidate()).status == "ok"
     assert kept == [(subgraph.name, "direct") for subgraph in reversed(task.subgraphs)]

@@ -239,7 +239,7 @@ def test_an_evaluator_that_does_not_start_is_quarantined_until_it_does(
 ):
     culprit = tmp_path / "sitecustomize.py"
     culprit.write_text(
-        "import os, sys\nif 'passagent.evaluator.runner.worker_process' in sys.orig_argv:\n"
+        "import os, sys\nif 'passagent.sandbox.fork_server' in sys.orig_argv:\n"
         "    print('no worker today', file=sys.stderr, flush=True)\n    os._exit(3)\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -270,7 +270,7 @@ def test_a_device_that_is_not_here_is_a_usage_error(text):
 
 
 def test_workers_without_a_parent_are_listed():
-    name = "passagent.evaluator.runner.worker_process"
+    name = "passagent.sandbox.fork_server"
     program = "import subprocess as s, sys; n = s.DEVNULL; sleep = 'import time; time.sleep(99)'; "
     program += f"print(s.Popen([sys.executable, '-c', sleep, {name!r}], stdout=n, stderr=n).pid)"
     started = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True)

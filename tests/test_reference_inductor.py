@@ -24,9 +24,9 @@ def task(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def referee():
+def referee(forks):
     """A referee in which eager stands for Inductor, whose compiling takes long."""
-    with Referee(CONFIG) as one:
+    with Referee(CONFIG, forks) as one:
         one.workers.compiled = EagerWorkers(one.workers._spare, CONFIG, "eager")
         yield one
 

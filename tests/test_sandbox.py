@@ -37,9 +37,8 @@ pytestmark = pytest.mark.usefixtures("own_memory")
 
 @pytest.fixture(scope="module")
 def server(hostile):  # noqa: F811
-    one = WorkerServer(fork_server("cpu", 2))
-    yield one
-    one.close()
+    with fork_server("cpu", 2) as process:
+        yield WorkerServer(process)
 
 
 @pytest.fixture(scope="module")
@@ -372,7 +371,7 @@ def test_the_kernels_own_kill_for_memory_is_told_apart(monkeypatch):
 def test_workers_end_with_their_fork_server_and_another_takes_its_place(server):
     worker, trusted = server.fork(4.0), server.fork(None, sandboxed=False)
     scratch = server._server.scratch
-    os.kill(server.pid, signal.SIGKILL)
+    server._server.process.kill()
     deadline = time.monotonic() + 60
     while not (_gone(worker.pid) and _gone(trusted.pid)):
         assert time.monotonic() < deadline

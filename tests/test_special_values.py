@@ -159,8 +159,8 @@ GRAPHS = {
 
 
 @pytest.fixture(scope="module")
-def referees():
-    with referees_of(CONFIG) as on:
+def referees(forks):
+    with referees_of(CONFIG, forks) as on:
         yield on
 
 
@@ -171,7 +171,7 @@ def test_pass_for_random_values_only_is_a_wrong_result(name, referees, tmp_path)
     right = referees("cpu").evaluate(task, graph.candidate(graph.right))
     assert right.status == "ok", right.error
     assert right.protocol["special_values"]
-    for _ in range(4):  # what shows a pass up is drawn by chance, and once in 14 times it is not
+    for _ in range(4):  # values are drawn by chance: none of 60 missed, but one may
         wrong = referees("cpu").evaluate(task, graph.candidate(graph.wrong))
         if wrong.status != "ok":
             break
@@ -184,10 +184,10 @@ def test_pass_for_random_values_only_is_a_wrong_result(name, referees, tmp_path)
     assert wrong.es == pytest.approx(forgiven)  # as an error of accuracy is
 
 
-def test_result_says_that_no_special_values_were_drawn(referees, tmp_path):
+def test_result_says_that_no_special_values_were_drawn(forks, tmp_path):
     graph = GRAPHS["isfinite"]
     task = write_task(tmp_path / "isfinite", graph.task())
-    with referees_of(CONFIG.model_copy(update={"special_values": False})) as others:
+    with referees_of(CONFIG.model_copy(update={"special_values": False}), forks) as others:
         result = others("cpu").evaluate(task, graph.candidate(graph.wrong))
     assert result.status == "ok"
     assert result.protocol["special_values"] is False

@@ -149,8 +149,8 @@ def test_narrowing_begins_with_what_has_limits_and_ends(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def referee():
-    with Referee(EvaluatorConfig(device="cpu")) as one:
+def referee(forks):
+    with Referee(EvaluatorConfig(device="cpu"), forks) as one:
         yield one
 
 

@@ -29,6 +29,7 @@ from passagent.plan.messages import (
 )
 from passagent.plan.model import Recording
 from passagent.plan.recorded_pattern import Bindings, check_calls, planned_passes, replace_calls
+from passagent.plan.recorder_process import RECORDING
 from passagent.sandbox.child import Ending, ForkServer
 from passagent.sandbox.sandbox import Limits
 from passagent.tasks.graphio import load_graph
@@ -66,8 +67,9 @@ def record(
         subgraphs=list(subgraphs),
     )
     wall_s, sent = WALL_S + MORE_S * (len(subgraphs) - 1), request.model_dump_json().encode()
-    modules = ["passagent.plan.launches"] if uses_triton(candidate) else []
-    raw, ended = process.run(sent, LIMITS, wall_s, MOST_ANSWER, modules=modules)
+    if uses_triton(candidate):
+        process.load("passagent.plan.launches")
+    raw, ended = process.run(RECORDING, sent, LIMITS, wall_s, MOST_ANSWER)
     return read_answer(raw, request) if raw else _unanswered(ended, is_late=raw is None)
 
 

@@ -1,36 +1,39 @@
-"""The process that forks a throw-away process for each recording (sandbox/child.py); it sees no GPU."""
+"""Recordings: each in a throw-away process (sandbox/child.py) that sees no GPU."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from passagent.sandbox.child import ForkServer, serve
+from passagent.sandbox.child import ForkServer, Work
+
+RECORDING = Work(f"{__name__}:answer", needs=(f"{__name__}:prepare",), answers=True, sees_gpu=False)
 
 
 def recording_process() -> ForkServer:
-    """Start the process, for any number of recordings; do not wait until it has imported torch."""
-    return ForkServer(__spec__.name, "the recording process")
+    """Start a process for any number of recordings; do not wait until it has imported torch."""
+    return ForkServer("the recording process", RECORDING)
 
 
-def main() -> None:
-    """Serve on the socket whose descriptor is the first argument."""
+def prepare() -> None:
+    """Import what a recording needs, and do once what each would do: torch's own caches fill."""
     import torch
+    import torch.fx.experimental.symbolic_shapes
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    torch.set_num_threads(1)
-    with FakeTensorMode():  # once what every fork would do: torch's own caches fill
+    import passagent.plan.recording  # noqa: F401
+
+    with FakeTensorMode():
         torch.empty(2, 3).transpose(0, 1).contiguous().clone()
-    serve(_answer, ["passagent.plan.recording", "torch.fx.experimental.symbolic_shapes"])
 
 
-def _answer(request: bytes, scratch: Path) -> bytes:
+def answer(request: bytes, scratch: Path) -> bytes:
+    """Record what a request (messages.py) holds, and answer with plain data."""
+    import torch
+
     from passagent.plan.messages import Answer, Request
     from passagent.plan.recording import record
 
-    answer: Any = record(Request.model_validate_json(request), scratch / "candidate")
-    return Answer(answer=answer).canonical()
-
-
-if __name__ == "__main__":
-    main()
+    torch.set_num_threads(1)
+    recorded: Any = record(Request.model_validate_json(request), scratch / "candidate")
+    return Answer(answer=recorded).canonical()

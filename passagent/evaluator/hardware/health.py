@@ -24,7 +24,7 @@ CHECK_TIMEOUT_S = 90.0
 """For a whole health check, most of which is torch's import, s."""
 MIN_FREE_GIB = 1.0
 """Free memory, host's or GPU's, without which nothing is measured."""
-_FORK_SERVER = "passagent.evaluator.runner.worker_process"
+_FORK_SERVER = "passagent.sandbox.fork_server"
 
 
 def device_state(device: str) -> dict[str, Any]:

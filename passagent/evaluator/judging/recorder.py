@@ -32,7 +32,7 @@ from passagent.evaluator.sizes import FILES, plain
 from passagent.evaluator.target import kind_of, target_of, uses_triton
 from passagent.kernels import build
 from passagent.kernels.source_errors import KernelBuildError, KernelRefused
-from passagent.plan import artefact, record, recorder_process
+from passagent.plan import artefact, record
 from passagent.plan.check import PlanError, Steps, check
 from passagent.plan.compile import Built, PlanBuildError, compile_plan, told
 from passagent.plan.facts import device_facts
@@ -40,6 +40,7 @@ from passagent.plan.messages import Missed, Recorded, Refusal
 from passagent.plan.messages import Subgraph as RecordedSubgraph
 from passagent.plan.model import Plan, Recording
 from passagent.sandbox import faults, tools
+from passagent.sandbox.child import ForkServer
 from passagent.tasks.reader import LibraryRule, Subgraph, library_rule
 
 _PLACE = re.compile(r"^(\S+?(?::\d+:\d+|\(\d+\))): error:", re.MULTILINE)
@@ -82,23 +83,22 @@ class Prepared:
 
 
 class Recorder:
-    """Records candidates for one device. `close()` ends its process.
+    """Records candidates for one device.
 
     What is asked for next can be begun beside other work: a GPU's host has cores.
     """
 
-    def __init__(self, config: EvaluatorConfig, lease: DeviceLease) -> None:
-        self._config, self._lease = config, lease
+    def __init__(self, config: EvaluatorConfig, lease: DeviceLease, server: ForkServer) -> None:
+        """`server`: what forks a process for each recording."""
+        self._config, self._lease, self._server = config, lease, server
         self._facts = device_facts(config.device)
-        self._process = recorder_process.recording_process()  # it imports torch while others do
         self._recording = threading.Lock()
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="next")
         self._next: tuple[Candidate, list[Subgraph], Future[Prepared | None]] | None = None
 
     def close(self) -> None:
-        """End the process that recordings are forked from."""
+        """Wait for what was begun."""
         self._beside.shutdown(cancel_futures=True)
-        self._process.end()
 
     def begin(self, candidate: Candidate, subgraphs: Sequence[Subgraph]) -> None:
         """Begin to prepare a candidate, in place of another one that was begun and not asked for."""
@@ -219,11 +219,7 @@ class Recorder:
     ) -> Recorded:
         with self._recording, self._lease.host():
             begun = time.monotonic()
-            try:
-                answer = record.record(self._process, candidate, subgraphs, device, self._facts, rule)
-            except InfrastructureError:
-                self._process.end()  # another one records the next candidate
-                raise
+            answer = record.record(self._server, candidate, subgraphs, device, self._facts, rule)
             allowance.left_s -= time.monotonic() - begun
         if isinstance(answer, Recorded):
             return answer

@@ -31,8 +31,11 @@ from passagent.evaluator.judging.workers import Workers
 from passagent.evaluator.reference.baseline import Baseline
 from passagent.evaluator.reference.eager import EagerGraph
 from passagent.evaluator.result import Candidate, Evaluation, Subject
+from passagent.evaluator.runner.worker_process import fork_server
 from passagent.plan import artefact
+from passagent.plan.recorder_process import recording_process
 from passagent.sandbox.child import ForkServer
+from passagent.sandbox.environment import worker_threads
 from passagent.sandbox.faults import named
 from passagent.sandbox.machine_memory import available_bytes
 from passagent.tasks.reader import Task
@@ -47,13 +50,18 @@ class Referee:
         server: ForkServer | None = None,
         lease: DeviceLease | None = None,
     ) -> None:
-        """`server`: the process that forks its workers, if that is on its way. `lease`: None: its own."""
+        """`server`: a fork server for workers and recordings, which its owner ends; None: one of its own.
+
+        `lease`: None: its own.
+        """
         self.config = config or EvaluatorConfig()
         self.lease = lease or DeviceLease(find_device(self.config.device))
         self._free_bytes = available_bytes()
-        self.workers = Workers(self.config, self.lease, server)
+        self._is_server_ours = server is None
+        self.server = server or _fork_server(self.config)
+        self.workers = Workers(self.config, self.lease, self.server)
         self._baseline = Baseline(self.workers.server, self.config, self.lease)
-        self._recorder = Recorder(self.config, self.lease)
+        self._recorder = Recorder(self.config, self.lease, self.server)
 
     def __enter__(self) -> Referee:
         return self
@@ -66,6 +74,8 @@ class Referee:
         self._recorder.close()
         self._baseline.close()
         self.workers.close()
+        if self._is_server_ours:
+            self.server.end()
 
     def foresee(self, task: Task, candidate: Candidate) -> None:
         """Begin on what may be evaluated next, from another thread: where the host has cores to spare, it is
@@ -149,3 +159,9 @@ class Referee:
         if dispatch == "dynamo" or is_compiled(subject) or is_compiled(self.config.reference):
             self.workers.server.load_dynamo(compiler=True)
         self.workers.prepare()
+
+
+def _fork_server(config: EvaluatorConfig) -> ForkServer:
+    if config.isolation == "in-process":  # workers are threads
+        return recording_process()
+    return fork_server(config.device, worker_threads(config.threads))

@@ -15,7 +15,6 @@ from passagent.evaluator.result import Subject
 from passagent.evaluator.runner.process import Worker, WorkerServer, answered
 from passagent.evaluator.runner.thread_worker import ThreadServer
 from passagent.evaluator.runner.worker_messages import Prepare
-from passagent.evaluator.runner.worker_process import fork_server
 from passagent.kernels import build
 from passagent.sandbox.cache import cache_dir
 from passagent.sandbox.child import ForkServer
@@ -26,19 +25,18 @@ SPARES = 2
 
 
 class Workers:
-    """One device's workers and the process that they are forked from.
+    """One device's workers.
 
     `quiet` is held while calls are timed; workers are made and killed by who holds it.
     """
 
-    def __init__(self, config: EvaluatorConfig, lease: DeviceLease, server: ForkServer | None = None) -> None:
-        """`server`: the process that forks workers, if that is on its way. Raises InfrastructureError."""
+    def __init__(self, config: EvaluatorConfig, lease: DeviceLease, server: ForkServer) -> None:
+        """`server`: what forks them, unless they are threads. Raises InfrastructureError."""
         self._config, self._lease = config, lease
-        self._threads = worker_threads(config.threads)
         self.server: WorkerServer | ThreadServer = (
-            ThreadServer(self._threads, lease)
+            ThreadServer(worker_threads(config.threads), lease)
             if config.isolation == "in-process"
-            else WorkerServer(server or fork_server(config.device, self._threads), lease)
+            else WorkerServer(server, lease)
         )
         self.quiet = threading.Lock()
         self.spares: deque[Future[Worker]] = deque()
@@ -72,7 +70,7 @@ class Workers:
         self._ahead.submit(int).result()
 
     def close(self) -> None:
-        """End every process."""
+        """End every worker."""
         self._ahead.shutdown(wait=True)
         self.eager.close()
         self.compiled.close()

@@ -12,7 +12,7 @@ from typing import Any, Generic
 
 from passagent.errors import InfrastructureError
 from passagent.evaluator.hardware.leases import DeviceLease
-from passagent.evaluator.runner import endings, worker_messages
+from passagent.evaluator.runner import endings, worker_messages, worker_process
 from passagent.evaluator.runner.endings import (
     WorkerDied,
     WorkerTimeout,
@@ -24,7 +24,6 @@ from passagent.evaluator.runner.endings import (
 )
 from passagent.evaluator.runner.marks import Marks
 from passagent.evaluator.runner.worker_messages import Error, Failure, R, Request, Run
-from passagent.evaluator.runner.worker_process import MODULE
 from passagent.sandbox.channel import Channel, ChannelClosed, ChannelTimeout
 from passagent.sandbox.child import Ending, Fork, ForkServer
 from passagent.sandbox.environment import worker_memory
@@ -60,7 +59,7 @@ class Answer(Generic[R]):
 
 
 class WorkerServer:
-    """Forks a referee's workers from a warm process."""
+    """Forks a referee's workers from a warm process, which who started it ends."""
 
     def __init__(self, server: ForkServer, lease: DeviceLease | None = None) -> None:
         """Wait until `server` runs. Raises InfrastructureError.
@@ -68,6 +67,7 @@ class WorkerServer:
         `lease`: its workers share the device for each step; None: nobody else uses it.
         """
         self._server, self._lease = server, lease
+        self._workers: list[Worker] = []
         server.load()
 
     def fork(
@@ -88,8 +88,10 @@ class WorkerServer:
             environment["TORCHINDUCTOR_CACHE_DIR"] = str(compiled)
             environment["TRITON_CACHE_DIR"] = str(compiled / "triton")
         with named("a worker cannot be forked"):
-            fork = self._server.fork(limits, sandboxed, environment)
-        return Worker(self._server, fork, self._lease)
+            fork = self._server.fork(worker_process.WORKER, limits, sandboxed, environment)
+        worker = Worker(self._server, fork, self._lease)
+        self._workers = [known for known in self._workers if not known.is_closed] + [worker]
+        return worker
 
     def load_dynamo(self, compiler: bool = False) -> None:
         """Import Dynamo, which takes seconds, once for all workers forked from now on.
@@ -98,17 +100,13 @@ class WorkerServer:
         """
         inductor = ["torch._inductor.compile_fx"] if compiler else []
         # a capture asks for the devices, and a process that has asked for a GPU cannot be forked
-        captures = [f"{MODULE}:capture_once"] if self._server.device == "cpu" else []
+        captures = [worker_process.CAPTURES] if self._server.device == "cpu" else []
         self._server.load("passagent.tasks.capture", *captures, *inductor)
 
-    @property
-    def pid(self) -> int:
-        """The fork server's process."""
-        return self._server.process.pid
-
     def close(self) -> None:
-        """End the fork server and with it every worker."""
-        self._server.end()
+        """End every worker."""
+        for worker in self._workers:
+            worker.kill()
 
 
 class Worker:
@@ -123,7 +121,7 @@ class Worker:
         self._server, self._fork, self._lease = server, fork, lease
         self._channel = Channel(fork.stream)
         self._memory_kills = memory_kills()
-        self._is_reaped = self._is_closed = False
+        self._is_reaped = self.is_closed = False
         try:
             self.protections: dict[str, str] = self._channel.receive(_ENTER_S)[0]["protections"]
         except (ChannelClosed, ChannelTimeout) as error:
@@ -214,7 +212,7 @@ class Worker:
 
     def is_alive(self) -> bool:
         """Tell whether it still runs, as far as a look at its process tells."""
-        if self._is_closed or self._fork.parent.poll() is not None:
+        if self.is_closed or self._fork.parent.poll() is not None:
             return False
         try:
             return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -233,15 +231,15 @@ class Worker:
 
     def interrupt(self) -> None:
         """Kill the worker's processes; a pending `ask` raises WorkerDied."""
-        if not self._is_closed:
+        if not self.is_closed:
             self._fork.kill()
 
     def kill(self) -> None:
         """Kill the worker and everything it started, and remove its scratch directory."""
-        if self._is_closed:
+        if self.is_closed:
             return
         self.interrupt()
-        self._is_closed = True
+        self.is_closed = True
         self._channel.close()
         if not self._is_reaped:
             self._ending()

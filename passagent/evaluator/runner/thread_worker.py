@@ -68,7 +68,7 @@ class ThreadWorker(Worker):
     def __init__(self, scratch: Path, threads: int, lease: DeviceLease) -> None:
         ours, theirs = socket.socketpair()
         self.scratch, self.protections, self._lease = scratch, {}, lease
-        self._channel, self._is_closed, self._log = Channel(ours), False, ""
+        self._channel, self.is_closed, self._log = Channel(ours), False, ""
         self._thread = threading.Thread(target=self._serve, args=(theirs, threads), daemon=True)
         self._thread.start()
 
@@ -82,7 +82,7 @@ class ThreadWorker(Worker):
 
     def is_alive(self) -> bool:
         """Tell whether its thread still serves."""
-        return not self._is_closed and self._thread.is_alive()
+        return not self.is_closed and self._thread.is_alive()
 
     def log(self, limit: int = 2000) -> str:
         """Why it ended, at most `limit` characters."""
@@ -95,10 +95,10 @@ class ThreadWorker(Worker):
 
     def kill(self) -> None:
         """End it, and remove its scratch directory; a thread that hangs is left behind."""
-        if self._is_closed:
+        if self.is_closed:
             return
         self.interrupt()
-        self._is_closed = True
+        self.is_closed = True
         self._thread.join(_END_S)
         self._channel.close()
         shutil.rmtree(self.scratch, ignore_errors=True)

@@ -1,23 +1,20 @@
-"""The process that workers are forked from (sandbox/child.py): milliseconds for each in place of seconds."""
+"""The process that workers and recordings are forked from (sandbox/child.py): each takes milliseconds."""
 
 from __future__ import annotations
 
 import socket
 from pathlib import Path
 
-from passagent.sandbox.child import ForkServer, serve_forks
+from passagent.plan.recorder_process import RECORDING
+from passagent.sandbox.child import ForkServer, Work
 
-MODULE = "passagent.evaluator.runner.worker_process"
+WORKER = Work(f"{__name__}:work", needs=("passagent.evaluator.runner.worker",))
+CAPTURES = f"{__name__}:capture_once"
 
 
 def fork_server(device: str, threads: int) -> ForkServer:
     """Start the process and do not wait until it has imported torch. Raises InfrastructureError."""
-    return ForkServer(MODULE, "the evaluator's worker", threads, device)
-
-
-def main() -> None:
-    """Serve on the socket whose descriptor is the first argument."""
-    serve_forks(_work, ["passagent.evaluator.runner.worker"])
+    return ForkServer("the evaluator's fork server", WORKER, RECORDING, threads=threads, device=device)
 
 
 def capture_once() -> None:
@@ -33,14 +30,11 @@ def capture_once() -> None:
     capture(Tiny(), [torch.ones(2)])
 
 
-def _work(stream: socket.socket, scratch: Path, protections: dict[str, str]) -> None:
+def work(stream: socket.socket, scratch: Path, protections: dict[str, str]) -> None:
+    """Serve as a worker until the stream is closed."""
     from passagent.evaluator.runner.worker import serve
     from passagent.sandbox.channel import Channel
 
     channel = Channel(stream)
     channel.send({"protections": protections})
     serve(channel, protections, scratch)
-
-
-if __name__ == "__main__":
-    main()

@@ -22,17 +22,22 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from passagent.errors import MachineFault
-from passagent.sandbox.child import ForkServer, serve
+from passagent.sandbox.child import ForkServer, Work
 from passagent.sandbox.machine_memory import memory_kills
 from passagent.sandbox.sandbox import Limits
 
-_PRELOADED = (
-    "torch._dynamo",
-    "torch._inductor.compile_fx",
-    "torch._inductor.scheduler",
-    "torch.fx.experimental.symbolic_shapes",
-    "passagent.tasks.extract.extracting",
-    "passagent.tasks.suites.loading_problems",
+JOB = Work(
+    f"{__name__}:answer",
+    answers=True,
+    needs=(
+        f"{__name__}:rest_threads",
+        "torch._dynamo",
+        "torch._inductor.compile_fx",
+        "torch._inductor.scheduler",
+        "torch.fx.experimental.symbolic_shapes",
+        "passagent.tasks.extract.extracting",
+        "passagent.tasks.suites.loading_problems",
+    ),
 )
 _MOST_ANSWER = 256 << 20
 _T = TypeVar("_T")
@@ -98,12 +103,15 @@ class Jobs(ExitStack):
         try:
             server = self._idle.get_nowait()
         except Empty:
-            server = ForkServer(__name__, "the process that forks jobs", self._threads, self._device)
+            server = ForkServer(
+                "the process that forks jobs", JOB, threads=self._threads, device=self._device
+            )
             self.enter_context(server)
         order = {"module": function.__module__, "function": function.__name__, "payload": payload}
         begun, kills = time.monotonic(), memory_kills()
         try:
-            raw, ended = server.run(json.dumps(order).encode(), self._limits, self._timeout_s, _MOST_ANSWER)
+            request = json.dumps(order).encode()
+            raw, ended = server.run(JOB, request, self._limits, self._timeout_s, _MOST_ANSWER)
         finally:
             self._idle.put(server)
         answer = _read(raw, ended.code, memory_kills() > kills, self._timeout_s)
@@ -125,26 +133,26 @@ def _read(raw: bytes | None, status: int, is_memory_short: bool, timeout_s: floa
         return Answer(reason="fails", message="its process gives no answer that can be read")
 
 
-def main() -> None:
-    """Fork a process for each job that the socket whose descriptor is the first argument asks for."""
+def rest_threads() -> None:
+    """Have torch take one thread while modules are imported: a fork has none of the threads of its parent."""
     import torch
 
-    torch.set_num_threads(1)  # a fork has none of the threads of its parent
-    serve(_answer, _PRELOADED)
+    torch.set_num_threads(1)
 
 
-def _answer(request: bytes, scratch: Path) -> bytes:
+def answer(request: bytes, scratch: Path) -> bytes:
+    """Call the function that a request names, and answer as Answer does."""
     import torch
 
     order = json.loads(request)
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     function = getattr(importlib.import_module(order["module"]), order["function"])
     try:
-        answer = {"value": function(order["payload"])}
+        result = {"value": function(order["payload"])}
     except BaseException as error:
         reason, message = _reason(error, scratch)
-        answer = {"reason": reason, "message": " ".join(message.replace(f"{scratch}/", "").split())[:400]}
-    return json.dumps(answer).encode()
+        result = {"reason": reason, "message": " ".join(message.replace(f"{scratch}/", "").split())[:400]}
+    return json.dumps(result).encode()
 
 
 def _reason(error: BaseException, scratch: Path) -> tuple[str, str]:
@@ -169,9 +177,3 @@ def _reason(error: BaseException, scratch: Path) -> tuple[str, str]:
 def lacks_memory(text: str) -> bool:
     """Find the words of torch on the CPU, of its allocator on a GPU, or of a library of NVIDIA."""
     return any(words in text for words in ("can't allocate memory", "out of memory", "_ALLOC_FAILED"))
-
-
-if __name__ == "__main__":
-    from passagent.tasks.suites.forked_jobs import main  # `Refused` is one class
-
-    main()
