@@ -214,17 +214,6 @@ def test_harbor_accepts_the_documents(examples: dict[str, list[Example]], export
         assert told["count"] == len(examples[kind])
 
 
-def test_datasets_reads_the_parquet(exported: Path) -> None:
-    """No keys with null where a row had none, and every value as it was."""
-    tables = [made for made in FORMATS.values() if made.is_table]
-    files = [exported / kind / made.name / name for made in tables for kind in KINDS for name in made.files]
-    files = [path for path in files if path.exists()]
-    assert len(files) > len(tables)
-    (told,) = told_by(python_of("trl"), "parquet_loads.py", *files)
-    assert told["wrong"] == {}
-    assert told["counts"] == {str(path): len(rows_of(path.parent, path.stem)) for path in files}
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_openai_sdk_knows_the_messages(
     kind: str, examples: dict[str, list[Example]], exported: Path

@@ -42,13 +42,9 @@ def programs():
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A directory with the tasks `tiny` and `model.py`."""
+    """A directory with the task `tiny`."""
     top = tmp_path_factory.mktemp("mcp")
     tiny.write_task(top / "tasks" / "tiny")
-    text = (
-        "import torch\n\ndef make():\n    return torch.nn.Sequential(torch.nn.SiLU()), (torch.ones(4, 8),)\n"
-    )
-    (top / "model.py").write_text(text)
     return top
 
 
@@ -127,7 +123,7 @@ def test_the_conformance_suite_passes_for_what_is_declared(programs, tmp_path):
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 def test_a_scripted_client_writes_a_pass(place, mode, tmp_path):
-    """From the task to a package; its AS is that of `passagent eval`, as far as both intervals tell."""
+    """From the task to a right pass; its AS is that of `passagent eval`, as far as both intervals tell."""
 
     async def work():
         async with Client(over_stdio(place), mode=mode) as client:
@@ -143,10 +139,6 @@ def test_a_scripted_client_writes_a_pass(place, mode, tmp_path):
             assert checked.structured_content["ok"]
             done, _ = await evaluated(client)
             assert done["status"] == "ok" and done["best_as"] >= done["as_score"]
-            made = {"state": "running"}
-            while made["state"] == "running":
-                made = await call(client, "package", tasks=["tiny"], name=f"made_{mode}")
-            assert made["operators"] and (Path(made["path"]) / "__init__.py").is_file()
             return done
 
     done = asyncio.run(work())
@@ -222,12 +214,9 @@ ARGUMENTS = {
     "cancel": {"job": 1},
     "profile": {"job": 1},
     "search_knowledge": {"query": "softmax"},
-    "similar": {"task": "tiny"},
     "read_document": {"path": "index.md"},
     "history": {"task": "tiny"},
     "best": {"task": "tiny"},
-    "package": {"tasks": ["tiny"], "name": "inspected"},
-    "extract": {"factory": "model.py:make", "name": "inspected"},
 }
 
 
@@ -244,11 +233,11 @@ def test_the_inspector_calls_every_tool(programs, place):
         answer = ask(server, "--method", "tools/call", "--tool-name", name, *options)
         assert not answer.get("isError") and answer["structuredContent"], (name, answer)
 
-    started = words(place, "--trust-files")
+    started = words(place)
     listed = {tool["name"] for tool in ask(started, "--method", "tools/list")["tools"]}
     assert listed == SERVED.keys() == ARGUMENTS.keys()
     use(started, "evaluate")  # then there is a job to ask for
-    with at_address(*words(place, "--trust-files", "--http", "127.0.0.1:0"), cwd=place) as address:
+    with at_address(*words(place, "--http", "127.0.0.1:0"), cwd=place) as address:
         for name in [name for name in ARGUMENTS if name != "evaluate"]:
             use([address], name)
     with Store.open(place / "runs", create=False) as store:  # for the page, and `why`

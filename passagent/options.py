@@ -266,7 +266,6 @@ class BenchOptions(DeviceOptions, PresetOptions, PoolOptions, total=False):
     """Hide so many of a task's subgraphs, such as 1/3, from the expert and searches: AS on both."""
     suite: Annotated[Literal["kernelbench"] | None, Option(is_rare=True)]
     """Print this suite's table, too; TASKS were imported from it."""
-    explain: Annotated[bool, Option("Say where each compiler loses: root causes, categories.")]
     shard: Annotated[str | None, Option(metavar="I/N", is_rare=True)]
     """Measure every Nth task from the Ith (from 0) on: for N machines."""
     library: Library

@@ -1,4 +1,4 @@
-"""KernelBench's table of a benchmark, and where a compiler loses, from results as they are stored."""
+"""KernelBench's table of a benchmark, from results as they are stored."""
 
 import json
 import math
@@ -10,12 +10,10 @@ from test_bench_summary import evaluation
 import passagent as pa
 from passagent.data.bench.kernelbench import LEVELS_P, Place, lines
 from passagent.data.bench.results import FILE, Row
-from passagent.data.bench.summary import category, cause, losses
 from passagent.errors import UsageError
 from passagent.evaluator.result import GraphResult, Speedup
 from passagent.tasks import load_task
-from passagent.tasks.reader import Task
-from passagent.view.bench_table import losses_text, suite_data, suite_text
+from passagent.view.bench_table import suite_data, suite_text
 
 TIMES = {"a": (1.0, 0.8, 0.4), "b": (2.0, 1.0, 1.6), "c": (4.0, 8.0, 2.0), "d": (3.0, 1.5, None)}
 """By problem: what eager, inductor and the expert take, ms; None: it is wrong."""
@@ -123,46 +121,3 @@ def test_shards_give_the_suites_table_from_its_tasks(tmp_path):
     place.write_text("{}")
     with pytest.raises(UsageError, match="passagent tasks import kernelbench"):
         pa.bench(places, suite="kernelbench", root=str(tmp_path / "tasks"))
-
-
-@pytest.mark.parametrize(
-    ("device", "nodes", "eager", "told"),
-    [
-        (1.2, 3, 1.0, "small graph: cost of a call"),
-        (1.2, 20, 1.0, "fast graph: cost of a call"),
-        (1.2, 20, 3.0, "other"),
-        (0.9, 3, 1.0, "slower kernels"),
-        (None, 3, 1.0, "small graph: cost of a call"),
-        (None, 20, 1.0, "device time unknown"),
-    ],
-)
-def test_the_root_cause_is_found_as_in_the_paper(device, nodes, eager, told):
-    speedup = Speedup(e2e=0.8, device=device)
-    assert cause(graph(eager, eager / 0.8, speedup=speedup, nodes_before=nodes)) == told
-
-
-def test_operators_decide_on_the_category():
-    assert category(["conv2d", "relu", "mean"]) == "convolution"
-    assert category(["layer_norm", "sum"]) == "norm"
-    assert category(["sum"]) == "reduction" and category(["cumsum"]) == "scan"
-    assert category(["add", "mul"]) == "elementwise"
-
-
-def test_where_a_compiler_loses_is_counted():
-    def task(name, operators):
-        made = Task(name, None, ())
-        vars(made)["operators"] = operators
-        return made
-
-    tasks = {"a": task("a", ("conv2d",)), "b": task("b", ("add",))}
-    timed = [graph(1.0, 2.0, speedup=Speedup(e2e=0.5, device=1.5)), graph(1.0, None)]
-    more = [graph(1.0, 0.5, speedup=Speedup(e2e=2.0, device=2.5))]
-    found = losses(tasks, [row("a", "inductor", timed), row("b", "inductor", more)], "inductor")
-    assert found.is_kernel and found.ranges == (0, 0, 1, 1)
-    assert [(one.name, one.subgraphs, one.median) for one in found.causes] == [
-        ("small graph: cost of a call", 1, 0.5)
-    ]
-    told = [(one.name, one.subgraphs, one.slower, one.wrong) for one in found.categories]
-    assert told == [("convolution", 2, 1, 1), ("elementwise", 1, 0, 0)]
-    assert "1.2-2x" in losses_text(found)
-    assert losses(tasks, [row("a", "inductor", [graph(1.0, None)])], "inductor") is None

@@ -205,7 +205,6 @@ def test_returns_and_advantages_are_what_they_are_by_definition(trials):
         (["--against", "nowhere.txt"], "nowhere.txt: no such directory or sample list"),
         (["--tokenizer", "nowhere.json"], "tokenizer"),
         (["--pairs", "--format", "openai"], "--pairs is for --format trl"),
-        (["--parquet", "--format", "atif"], "--parquet: rows of atif are no table"),
         (["--runs-dir", "nowhere"], "nowhere"),
         (["--runs-dir", "foreign"], "a database of another program"),
     ],

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from passagent.agent.toolbox import SPECS
 from passagent.data.export.example import Example, Turn, steps, whole
 from passagent.data.export.formats import FORMATS
-from passagent.data.export.writing import column_kinds
 from passagent.models.types import clean
 from passagent.store.trajectories import Call, Candidate, Trajectory
 from passagent.store.trajectories import Turn as Stored
@@ -305,14 +304,3 @@ def test_the_files_beside_the_data() -> None:
         "passagent_train_last": "train_last.jsonl",
     }
     assert "path: train.jsonl" in FORMATS["axolotl"].extra_files(["train.jsonl"])["axolotl.yaml"]
-
-
-def test_a_column_has_one_type() -> None:
-    rows = [
-        {"a": None, "b": 1, "c": "x", "d": [{"k": "v"}], "e": [{"k": "v"}], "f": True, "g": None, "h": 2**70},
-        {"a": 3, "b": 0.5, "c": 1, "d": [{"k": "w"}, {"k": ""}], "e": [{"k": 1}], "f": None, "new": {"x": 1}},
-    ]
-    assert column_kinds(iter(rows)) == {
-        "a": "int", "b": "float", "c": "json", "d": "json", "e": "json", "f": "bool", "g": "str", "h": "json",
-        "new": "json",
-    }  # fmt: skip

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tomllib
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,6 @@ import tiny_search
 from mcp import Client
 from mcp_types import Implementation
 from starlette.testclient import TestClient
-from test_pass_library import GELU
 
 from passagent import __version__
 from passagent.config import load_config
@@ -28,10 +26,8 @@ from passagent.data.export.example import whole
 from passagent.data.export.selection import read_episodes
 from passagent.errors import UsageError
 from passagent.search import setup
-from passagent.search.run_memory import open_memory
 from passagent.search.setup import Parts
 from passagent.store import Store, episodes, nodes, runs, sessions
-from passagent.store.pass_library import PassLibrary
 from passagent.store.trajectories import trajectory
 from passagent.view.doctor import examine
 from passagent.view.mcp import answers
@@ -105,25 +101,6 @@ def test_a_client_works_from_a_task_to_the_best_pass(place, mode):
             assert (await call(client, "check", task="relu", files=FILES))["ok"]
             found = await call(client, "search_knowledge", query="row softmax", task="relu")
             assert "guidance/" in found["text"]
-            found = await call(client, "similar", task="relu")
-            assert found["passes"] == [] and found["text"] == "", "no library"
-            library, kept = (
-                place / "library.db",
-                open_memory(service.config, service.task("relu"), place),
-            )
-            assert kept is None
-            settings = {"experience.library": str(library)}
-            service.config, before = load_config(None, settings), service.config
-            [(structure, instance)] = open_memory(service.config, service.task("relu"), place).hashes
-            with PassLibrary.open(library) as passes:
-                files = json.dumps({"Fused.py": "of another run"})
-                passes.keep(replace(GELU, instance=instance, structure=structure, files=files))
-            found = await call(client, "similar", task="relu")
-            assert [(one["use"], one["as_score"]) for one in found["passes"]] == [("seed", GELU.as_score)]
-            assert (
-                "--- seed 1: Fused.py\nof another run" in found["text"] and "data, no instr" in found["text"]
-            )
-            service.config = before
             made = await call(client, "evaluate", task="relu", files=FILES)
             assert (made["state"], made["status"]) == ("done", "ok")
             assert made["best_job"] == made["job"] and made["as_score"] == made["best_as"]
@@ -143,13 +120,11 @@ def test_a_client_works_from_a_task_to_the_best_pass(place, mode):
     asyncio.run(work())
 
 
-def test_extract_is_served_where_files_are_trusted(place):
+def test_tools_are_served_with_their_schemas(place):
     async def work():
         async with serving(place) as (_, server), Client(server) as client:
             served = {tool.name: tool for tool in (await client.list_tools()).tools}
-        async with serving(place, trust_files=True) as (_, server), Client(server) as client:
-            trusted = {tool.name for tool in (await client.list_tools()).tools}
-        assert served.keys() == SERVED.keys() - {"extract"} and trusted == SERVED.keys()
+        assert served.keys() == SERVED.keys()
         for name, tool in served.items():
             assert tool.input_schema == SERVED[name].parameters
             assert tool.output_schema and tool.annotations.read_only_hint is not None
@@ -250,7 +225,7 @@ def test_what_a_client_did_is_an_episode_and_is_marked_partial(place):
     assert [call["function"]["name"] for call in calls] == ["check", "evaluate", "search_knowledge"]
     assert calls[1]["id"] == node.call_id
     assert "# Task relu" in example.turns[1].message["content"]
-    assert {tool["name"] for tool in example.tools} == SERVED.keys() - {"extract"}
+    assert {tool["name"] for tool in example.tools} == SERVED.keys()
 
 
 def test_a_person_stops_and_a_search_goes_on_from_a_clients_node(place):
@@ -291,7 +266,6 @@ def test_what_is_wrong_is_told_in_a_line(place):
         ("wait", {"job": 17}, "17: no such node"),
         ("wait", {"job": "17"}, "must be of type integer"),
         ("history", {"task": "relu", "cursor": "-1"}, "give back the cursor"),
-        ("package", {"tasks": ["relu"], "name": "p"}, "nothing is correct"),
         ("best", {"task": "relu", "path": "x"}, None),
     ]
 
@@ -302,8 +276,6 @@ def test_what_is_wrong_is_told_in_a_line(place):
                 text = found.content[0].text
                 assert (said is None) != found.is_error and (said or "") in text, (name, arguments, text)
             await call(client, "evaluate", task="relu", files=FILES)
-            for name in ("../p", "/p", "", "a b"):
-                assert "write letters, digits" in await refused(client, "package", tasks=["relu"], name=name)
             for uri in ("task://relu/../x", "task://relu/%2e%2e/x", "run://x/node/1", "task://nothing"):
                 with pytest.raises(Exception, match=r"(?i)resource|no task|no node"):
                     await client.read_resource(uri)

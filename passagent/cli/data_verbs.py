@@ -7,7 +7,6 @@ import json as json_text
 import shlex
 import signal
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Unpack
 
@@ -122,16 +121,13 @@ def _print_measured(measured: Measured, as_json: bool, as_markdown: bool) -> lis
         data = bench_table.data(measured.summaries, rows)
         if measured.suite:
             data["suite"] = bench_table.suite_data(measured.suite)
-        if measured.losses:
-            data["losses"] = [asdict(losses) for losses in measured.losses]
         data |= {"failed": measured.failed, "identity": measured.identity}
         print(json_text.dumps(data | {"results_files": [*map(str, measured.paths)]}))
     elif as_markdown:
         print(whole.markdown(), end="")
     else:
         suite = [bench_table.suite_text(measured.suite)] if measured.suite else []
-        losses_texts = [f"\n{bench_table.losses_text(losses)}" for losses in measured.losses]
-        print("\n".join([str(whole), *suite, *losses_texts]))
+        print("\n".join([str(whole), *suite]))
     if not as_json:
         failed = measured.failed
         lines += [f"not measured: {of['task']} {of['compiler'] or ''}: {of['reason']}" for of in failed]

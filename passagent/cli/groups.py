@@ -54,7 +54,6 @@ class ExportOptions(TypedDict, total=False):
     per_sequence: Annotated[Count | None, Option("At most so many of an operator sequence, the best.")]
     failures: Annotated[bool, Option("Write failed episodes, too: failures_*.")]
     pairs: Annotated[bool, Option("Write pairs (better, worse): preferences.jsonl.")]
-    parquet: Annotated[bool, Option("Write tables as parquet, too.")]
     against: Against
     tokenizer: Annotated[str | None, Option(metavar="FILE")]
     """A tokenizer.json that lengths are counted with."""
@@ -148,8 +147,6 @@ class McpOptions(PresetOptions, StoreOptions, total=False):
     http: Annotated[str | None, Option(metavar="HOST:PORT", shown="stdio")]
     """Serve at this address; port 0: a free one."""
     device: Device
-    trust_files: Annotated[bool, Option()]
-    """Offer the tool extract, which runs models' files without a sandbox."""
     max_wait: Annotated[float, Option("Answer after at most so many seconds.", default=45.0, parse=seconds)]
 
 

@@ -134,12 +134,8 @@ def mcp(**options: Unpack[McpOptions]) -> None:
     from passagent.view.mcp.pass_server import build, serve_http, serve_stdio
     from passagent.view.mcp.served_tools import PassTools
 
-    service = PassTools(
-        options["tasks"] or [],
-        config_of(McpOptions, options),
-        str(options["runs_dir"]),
-        trust_files=options["trust_files"],
-    )
+    config = config_of(McpOptions, options)
+    service = PassTools(options["tasks"] or [], config, str(options["runs_dir"]))
     service.max_wait_s = options["max_wait"]
     server = build(service)
     http = options["http"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -12,7 +11,7 @@ from passagent.data.bench import measure
 from passagent.data.bench.kernelbench import LEVELS_P, Line
 from passagent.data.bench.measure import Work
 from passagent.data.bench.results import Results, Row
-from passagent.data.bench.summary import BOUNDS, METRICS, Estimate, Losses, Summary
+from passagent.data.bench.summary import METRICS, Estimate, Summary
 from passagent.store import Store, runs
 from passagent.store.events import Event, OnEvent
 from passagent.store.runs import Run
@@ -70,36 +69,6 @@ def suite_data(lines: Sequence[Line]) -> list[dict[str, Any]]:
     return [
         asdict(line) | {"fast": {f"{p:g}": asdict(share) for p, share in line.fast.items()}} for line in lines
     ]
-
-
-def losses_text(losses: Losses) -> str:
-    """PassNet's Tables 7 and 8 of one compiler, and a table by category."""
-    total, slower = sum(losses.ranges), sum(cause.subgraphs for cause in losses.causes)
-    ranges = [f"{low:g}-{high:g}x" for low, high in itertools.pairwise(BOUNDS)]
-    names = [f"< {BOUNDS[0]:g}x", *ranges, f">= {BOUNDS[-1]:g}x"]
-    spread = {
-        "kernel speedup" if losses.is_kernel else "speedup end to end": lambda pair: pair[0],
-        ">subgraphs": lambda pair: str(pair[1]),
-        ">share (%)": lambda pair: number(100 * pair[1] / total, 1),
-    }
-    causes = {
-        "slower, because of": lambda cause: cause.name,
-        ">subgraphs": lambda cause: str(cause.subgraphs),
-        ">share (%)": lambda cause: number(100 * cause.subgraphs / slower, 1),
-        ">median": lambda cause: number(cause.median, 2),
-    }
-    categories = {
-        "category": lambda of: of.name,
-        ">subgraphs": lambda of: str(of.subgraphs),
-        ">slower": lambda of: str(of.slower),
-        ">wrong": lambda of: str(of.wrong),
-        ">median": lambda of: number(of.median, 2),
-    }
-    tables = [by_column(zip(names, losses.ranges, strict=True), spread)]
-    tables += [by_column(losses.causes, causes)] if losses.causes else []
-    tables.append(by_column(losses.categories, categories))
-    texts = (table(*header_and_rows, indent="") for header_and_rows in tables)
-    return "\n\n".join([f"{losses.compiler}: {total} correct subgraphs", *texts])
 
 
 def cell(summary: Summary, metric: str) -> str:

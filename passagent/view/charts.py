@@ -15,13 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from passagent.store.database import Store
 
 if TYPE_CHECKING:
-    from passagent.data.bench.results import Row
     from passagent.data.bench.summary import Estimate, Summary
 
 POINTS = 500
 """A chart is divided into so many parts; of the candidates in each the best and the worst are shown."""
-_LEVELS = 48
-"""Places at which a violin's density is taken."""
 
 
 class Made(NamedTuple):
@@ -256,46 +253,3 @@ def _ticks(low: float, high: float, is_log: bool = False) -> list[float]:
     step = next(unit * times for times in (1, 2, 5, 10) if (high - low) / (unit * times) <= 6)
     first, last = math.ceil(low / step), math.floor(high / step)
     return [float(f"{place * step:.6g}") for place in range(first, last + 1)]
-
-
-def violins(compilers: Sequence[str], rows: Sequence[Row]) -> dict[str, Any] | None:
-    """Chart the densities of log2 of the speedups, by compiler and dtype; None where nothing is correct.
-
-    The speedups are of the subgraphs that are correct at t = 1 (GraphNet, Figure 6).
-    """
-    import numpy as np
-
-    groups = [
-        (f"{compiler} {dtype}", values)
-        for compiler in compilers
-        for dtype, values in sorted(_log2_by_dtype(compiler, rows).items())
-    ]
-    if not groups:
-        return None
-    every = [value for _, values in groups for value in (*values, 0.0)]
-    low, high = min(every) - 0.6, max(every) + 0.6
-    levels = np.linspace(low, high, _LEVELS)
-    shapes = []
-    for name, values in groups:
-        sample = np.array(values)
-        density = np.zeros_like(levels)
-        if sample.std() > 0:
-            width = 1.06 * sample.std() * len(values) ** -0.2  # Silverman's rule
-            density = np.exp(-0.5 * ((levels[:, None] - sample[None, :]) / width) ** 2).sum(axis=1)
-            density /= density.max()
-        quartiles = np.quantile(sample, [0.25, 0.5, 0.75]).tolist()
-        half = list(zip(density.tolist(), levels.tolist(), strict=True))
-        shapes.append({"name": name, "count": len(values), "half": half, "quartiles": quartiles})
-    ticks = [t for t in range(math.floor(low), math.ceil(high) + 1) if low <= t <= high]
-    return {"low": low, "high": high, "ticks": ticks, "shapes": shapes}
-
-
-def _log2_by_dtype(compiler: str, rows: Sequence[Row]) -> dict[str, list[float]]:
-    from passagent.evaluator.judging.verdict import graph_score
-
-    by_dtype: dict[str, list[float]] = {}
-    graphs = (g for row in rows if row.compiler == compiler and row.evaluation for g in row.evaluation.graphs)
-    for graph in graphs:
-        if graph.speedup is not None and graph_score(graph).correct(1):
-            by_dtype.setdefault(graph.dtype, []).append(math.log2(graph.speedup.e2e))
-    return by_dtype

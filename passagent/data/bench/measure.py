@@ -30,7 +30,7 @@ from passagent.data.bench.results import (
     open_results,
     read_directories,
 )
-from passagent.data.bench.summary import Losses, Summary, losses, summaries_of
+from passagent.data.bench.summary import Summary, summaries_of
 from passagent.errors import PassagentError, UsageError, nearest
 from passagent.evaluator.compilers import PREFIX, check
 from passagent.evaluator.fleet.opening import check_devices, machine_of, open_pool
@@ -273,8 +273,6 @@ class Measured:
     identity: dict[str, Any]
     suite: list[Line] = field(default_factory=list)
     """The suite's own table."""
-    losses: list[Losses] = field(default_factory=list)
-    """The losses of each compiler that was timed, where they were asked for."""
 
 
 async def run(words: Sequence[str], options: BenchOptions, watch: Watch) -> Measured:
@@ -322,13 +320,11 @@ async def run(words: Sequence[str], options: BenchOptions, watch: Watch) -> Meas
 def _read(directories: list[Path], options: BenchOptions) -> Measured:
     """Return what is in results directories. Raises UsageError.
 
-    A suite's table and causes need the tasks, in `root`. They have no share of bandwidth: that is one
-    machine's.
+    A suite's table needs the tasks, in `root`. It has no share of bandwidth: that is one machine's.
     """
-    needs = [f"--{name}" for name in ("suite", "explain") if options[name]]  # type: ignore[literal-required]
-    if needs and options["root"] is None:
-        raise UsageError(f"{needs[0]}: name the directory of the tasks with --root")
-    tasks = load_tasks(find_tasks([str(options["root"])]))[0] if needs else []
+    if options["suite"] and options["root"] is None:
+        raise UsageError("--suite: name the directory of the tasks with --root")
+    tasks = load_tasks(find_tasks([str(options["root"])]))[0] if options["suite"] else []
     return _tables(read_directories(directories), tasks, options, [place / FILE for place in directories])
 
 
@@ -349,9 +345,6 @@ def _tables(
     if options["suite"]:
         bandwidth = machine_of(evaluator).bandwidth if evaluator else None
         measured.suite.extend(lines(places_of(tasks), rows, compilers, bandwidth))
-    if options["explain"]:
-        by_key = {task.key: task for task in tasks}
-        measured.losses.extend(filter(None, (losses(by_key, rows, compiler) for compiler in compilers)))
     return measured
 
 

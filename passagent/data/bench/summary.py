@@ -13,20 +13,12 @@ interval.
 
 With shapes held out, who writes passes sees a part of a task's subgraphs, and all are measured: it is
 AgentKernelArena's protocol for configurations that an author never saw. Each part has a line of its own.
-
-`--explain` says where a compiler loses (Appendix G, Tables 7 and 8). A subgraph loses if it is correct and
-slower than eager, end to end. If its kernels are no slower, the root cause is the cost of a call, of a small
-graph or of a fast one; if they are, it is the kernels. That takes the time of the device, so on the CPU only
-the size of the graph is known.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
 import math
-import re
-import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -38,7 +30,6 @@ from passagent.data.bench.results import Row
 from passagent.evaluator import score
 from passagent.evaluator.judging.verdict import graph_score
 from passagent.evaluator.result import Evaluation, GraphResult
-from passagent.tasks import Task
 
 REDRAWN = 2000
 """Bootstrap samples."""
@@ -170,125 +161,6 @@ def geometric(logs: Sequence[float] | NDArray[np.float64], counts: Sequence[floa
     return Estimate(*(None if v is None else math.exp(v) for v in (log.value, log.low, log.high)))
 
 
-SMALL = 15
-"""Operators below which a graph is small (PassNet, Table 8)."""
-FAST_MS = 2.0
-"""The longest time of eager on a fast graph (Table 8), ms."""
-BOUNDS = (1.0, 1.2, 2.0)
-"""Between the ranges of Table 7."""
-CAUSES = (
-    "small graph: cost of a call",
-    "fast graph: cost of a call",
-    "slower kernels",
-    "other",
-    "device time unknown",
-)
-
-
-@dataclass(frozen=True)
-class Group:
-    """Some subgraphs of a compiler."""
-
-    name: str
-    """The root cause, or the category."""
-    subgraphs: int
-    slower: int
-    """The number of them that are slower than eager."""
-    wrong: int
-    """The number of them that are wrong, or without a result."""
-    median: float | None
-    """The median of the end-to-end speedups of the correct ones."""
-
-
-@dataclass(frozen=True)
-class Losses:
-    """The losses of one compiler."""
-
-    compiler: str
-    is_kernel: bool
-    """The ranges are of kernel speedups; else of those end to end, as no device time is known."""
-    ranges: tuple[int, ...]
-    """Correct subgraphs in each range between BOUNDS."""
-    causes: list[Group]
-    """The slower ones by their root cause."""
-    categories: list[Group]
-    """All of them by category."""
-
-
-def losses(tasks: dict[str, Task], rows: Sequence[Row], compiler: str) -> Losses | None:
-    """Count where a compiler loses; `tasks` by their keys. None without a timed subgraph."""
-    by_category: dict[str, list[GraphResult]] = defaultdict(list)
-    for row in rows:
-        if row.compiler == compiler and row.error is None and row.evaluation is not None:
-            by_category[category(tasks[row.task_key].operators)] += row.evaluation.graphs
-    graphs = itertools.chain(*by_category.values())
-    timed = [(graph, graph.speedup) for graph in graphs if graph.status == "ok" and graph.speedup]
-    if not timed:
-        return None
-    kernels = [speedup.device for _, speedup in timed if speedup.device is not None]
-    is_kernel = len(kernels) == len(timed)
-    speeds = kernels if is_kernel else [speedup.e2e for _, speedup in timed]
-    by_cause: dict[str, list[GraphResult]] = {name: [] for name in CAUSES}
-    for graph, speedup in timed:
-        if speedup.e2e < 1:
-            by_cause[cause(graph)].append(graph)
-    return Losses(
-        compiler=compiler,
-        is_kernel=is_kernel,
-        ranges=tuple(
-            sum(low <= speed < high for speed in speeds)
-            for low, high in zip((0.0, *BOUNDS), (*BOUNDS, float("inf")), strict=True)
-        ),
-        causes=[_group(name, slower) for name, slower in by_cause.items() if slower],
-        categories=[_group(name, by_category[name]) for name in sorted(by_category)],
-    )
-
-
-def cause(graph: GraphResult) -> str:
-    """Return why a subgraph is slower than eager (PassNet, Table 8)."""
-    assert graph.speedup is not None
-    if graph.speedup.device is None:
-        return "small graph: cost of a call" if graph.nodes_before < SMALL else "device time unknown"
-    if graph.speedup.device < 1:
-        return "slower kernels"
-    if graph.nodes_before < SMALL:
-        return "small graph: cost of a call"
-    return "fast graph: cost of a call" if (graph.eager_ms or 0.0) < FAST_MS else "other"
-
-
-_CATEGORIES = {
-    "convolution": "conv",
-    "attention": "scaled_dot_product|attention",
-    "recurrent": "lstm|gru|^rnn$",
-    "matrix product": "matmul|linear|bmm|^mm$|einsum|addmm",
-    "norm": "norm",
-    "softmax": "softmax|logsumexp",
-    "loss": "loss|cross_entropy|kl_div",
-    "pooling": "pool",
-    "scan": "cumsum|cumprod|^sort$",
-    "reduction": "^(sum|mean|prod|max|min|var|std)$|argmax|argmin|amax|amin",
-    "indexing": "index|gather|scatter|embedding|roll|cat|getitem",
-}
-"""By expressions for operators' names, the first that fits one."""
-
-
-def category(operators: Sequence[str]) -> str:
-    """Return the kind of a task: the heaviest kind of operator in it."""
-    fitting = (name for name, words in _CATEGORIES.items() if any(re.search(words, o) for o in operators))
-    return next(fitting, "elementwise")
-
-
 def _speedups(graphs: Iterable[GraphResult]) -> list[float]:
     """Return the end-to-end speedups of the correct subgraphs."""
     return [graph.speedup.e2e for graph in graphs if graph.status == "ok" and graph.speedup]
-
-
-def _group(name: str, graphs: Sequence[GraphResult]) -> Group:
-    speeds = _speedups(graphs)
-    return Group(
-        name=name,
-        subgraphs=len(graphs),
-        slower=sum(speed < 1 for speed in speeds),
-        wrong=len(graphs) - len(speeds),
-        median=statistics.median(speeds) if speeds else None,
-    )

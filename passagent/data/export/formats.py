@@ -35,8 +35,6 @@ class Format:
     """Makes an example's rows, each with the name of its file; `rows` is what is written."""
     files: tuple[str, ...] = ()
     """The files, each with a row a line and rows of one schema; (): a document for each row, `*.json`."""
-    is_table: bool = True
-    """Its rows can be a parquet file."""
     extra_files: Callable[[list[str]], dict[str, str]] = lambda names: {}
     """`extra_files(names)`: name to text of what else the trainer reads; `names`: the data files written."""
 
@@ -283,7 +281,7 @@ FORMATS = {
     for form in (
         Format("passagent", "everything, as it is stored", _stored, ("episodes.jsonl",)),
         Format("trl", "TRL's SFTTrainer: messages and tools", _trl, (_WHOLE, _PARTS)),
-        Format("openai", "OpenAI fine-tuning: messages with weights", _openai, (TRAIN,), is_table=False),
+        Format("openai", "OpenAI fine-tuning: messages with weights", _openai, (TRAIN,)),
         Format(
             "llamafactory",
             "LLaMA-Factory: sharegpt and dataset_info.json",
@@ -298,7 +296,7 @@ FORMATS = {
             (TRAIN,),
             extra_files=_axolotl_files,
         ),
-        Format("atif", "ATIF v1.8, which harbor reads: a document each", _atif, is_table=False),
+        Format("atif", "ATIF v1.8, which harbor reads: a document each", _atif),
     )
 }
 """Every format, by its name."""

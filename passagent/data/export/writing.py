@@ -6,13 +6,11 @@ The caller writes it beside its final name, so that nobody finds a half of one.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,11 +22,6 @@ from passagent.data.export.example import Example, Row
 from passagent.data.export.formats import Format
 from passagent.errors import UsageError
 
-_BATCH = 256
-"""Rows of parquet that are in memory at a time."""
-_JSON = "json"
-_SCALARS = {"bool": "bool", "int": "int64", "float": "float64", "str": "string"}
-"""Arrow's types of scalars."""
 PROVENANCE, MANIFEST, CARD = "provenance.jsonl", "export.manifest", "README.md"
 _COUNTED = {
     "model": "Models",
@@ -66,12 +59,7 @@ class Writer:
     """Writes examples into an open directory, one at a time."""
 
     def __init__(self, directory: Path, form: Format, options: Mapping[str, Any]) -> None:
-        """`options`: of them `tokenizer` (see _token_counter) and `parquet`. Raises UsageError."""
-        if options["parquet"] and not form.is_table:
-            raise UsageError(f"--parquet: rows of {form.name} are no table")
-        if options["parquet"] and importlib.util.find_spec("pyarrow") is None:
-            raise UsageError("parquet needs pyarrow: pip install 'passagent[parquet]'")
-        self._is_parquet = bool(options["parquet"])
+        """`options`: of them `tokenizer` (see _token_counter). Raises UsageError."""
         self._count, counted_by = _token_counter(options["tokenizer"])
         self.summary = Summary(counted_by=counted_by)
         self._directory, self._form = directory, form
@@ -140,14 +128,13 @@ class Writer:
             name: ordered[min(len(ordered) - 1, len(ordered) * share // 100)]
             for name, share in (("50%", 50), ("90%", 90), ("99%", 99), ("longest", 100))
         }
-        manifest = {"command": command, "parquet": self._is_parquet, "format": form.name, **vars(summary)}
+        manifest = {"command": command, "format": form.name, **vars(summary)}
         # in Markdown; it begins with what the Hugging Face hub reads
         text = (Path(__file__).parent / "card.md.j2").read_text(encoding="utf-8")
         card = Template(text, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined).render(
             form=form,
             summary=summary,
             command=command,
-            parquet=self._is_parquet,
             stems=[name.removesuffix(".jsonl") for name in summary.files if not name.startswith("*")],
             counted=_COUNTED,
             most=_MOST,
@@ -159,69 +146,7 @@ class Writer:
         }
         for name, text in extra.items():
             (self._directory / name).write_text(text, encoding="utf-8")
-        for name in summary.files if self._is_parquet else ():
-            write_parquet(self._directory / name, (self._directory / name).with_suffix(".parquet"))
         return summary
-
-
-def write_parquet(lines: Path, target: Path) -> int:
-    """Write the rows of `lines` to `target`; their number. Each column has one type over the whole file.
-
-    A null in place of a column that a row has not. Arrow gives every object of a column the keys of all of
-    them: a call's arguments would get those of other calls, as nulls. So a column of such objects has Arrow's
-    JSON type. `datasets` (4.7 or newer) gives the objects back as they were; others read text.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    with lines.open(encoding="utf-8") as file:
-        kinds = column_kinds(map(json.loads, file))
-    types: dict[str, Any] = {kind: pa.type_for_alias(name) for kind, name in _SCALARS.items()}
-    types[_JSON] = pa.json_()
-    features = {
-        name: {"_type": "Json"} if kind == _JSON else {"_type": "Value", "dtype": _SCALARS[kind]}
-        for name, kind in kinds.items()
-    }
-    schema = pa.schema(
-        [(name, types[kind]) for name, kind in kinds.items()],
-        metadata={"huggingface": json.dumps({"info": {"features": features}})},
-    )
-    count = 0
-    with (
-        lines.open(encoding="utf-8") as file,
-        pq.ParquetWriter(target, schema, compression="zstd") as writer,
-    ):
-        rows = map(json.loads, file)
-        while batch := list(islice(rows, _BATCH)):
-            for row in batch:
-                row |= {
-                    name: json.dumps(value, ensure_ascii=False)
-                    for name, value in row.items()
-                    if kinds[name] == _JSON and value is not None
-                }
-            writer.write_batch(pa.RecordBatch.from_pylist(batch, schema=schema))
-            count += len(batch)
-    return count
-
-
-def column_kinds(rows: Iterable[dict[str, Any]]) -> dict[str, str]:
-    """Find each column's kind: a scalar's type, or `json`."""
-    kinds: dict[str, set[str]] = {}
-    for row in rows:
-        for name, value in row.items():
-            type_names = kinds.setdefault(name, set())
-            if value is not None:
-                is_large = isinstance(value, int) and not -(2**63) <= value < 2**63
-                kind = type(value).__name__
-                type_names.add(_JSON if is_large or kind not in _SCALARS else kind)
-    return {
-        name: next(iter(type_names or {"str"}))
-        if len(type_names) < 2
-        else "float"
-        if type_names == {"int", "float"}
-        else _JSON
-        for name, type_names in kinds.items()
-    }
 
 
 def _token_counter(tokenizer: str | None) -> tuple[Callable[[str], int], str]:

@@ -22,13 +22,10 @@ from passagent.agent.workspace import TASK, ToolError, Workspace, read_task_file
 from passagent.config import Config
 from passagent.errors import PassagentError, UsageError, nearest
 from passagent.evaluator.candidate import Candidate
-from passagent.evaluator.hardware.devices import find_devices, first_device
-from passagent.evaluator.hardware.machine import measure_machine
-from passagent.evaluator.service.known import environment_key
-from passagent.evaluator.service.pool import EvaluatorPool
+from passagent.evaluator.fleet.opening import device_label, environment_key, machine_of, open_pool
 from passagent.evaluator.target import target_of
 from passagent.models.types import Message, ToolSpec
-from passagent.sandbox.environment import device_name, evaluator_version
+from passagent.sandbox.environment import evaluator_version
 from passagent.search.candidates import judge, propose, tell
 from passagent.search.episode_context import task_context
 from passagent.search.session import Evaluator, Stopping
@@ -79,23 +76,19 @@ class Service:
         tasks: Sequence[str],
         config: Config,
         runs_dir: str | Path,
-        trust_files: bool = False,
         evaluator: Evaluator | None = None,
     ) -> None:
         """Raises UsageError for directories and settings that cannot be used.
 
-        tasks: directories of tasks. trust_files: models' files may be run, for `extract`. evaluator: in place
-        of a pool on `config`'s device.
+        tasks: directories of tasks. evaluator: in place of the pool that `config` names.
         """
         target_of(config.evaluator)
         if missing := [directory for directory in tasks if not Path(directory).is_dir()]:
             raise UsageError(f"--tasks {missing[0]}: no such directory")
-        self.extracted = Path(runs_dir) / "extracted"
-        self._directories = [*map(Path, tasks), self.extracted]
+        self._directories = [*map(Path, tasks)]
         self._places: dict[str, Path] = {}
         self.config = served_config(config)
         self.store = Store.open(runs_dir)
-        self.trust_files = trust_files
         self.evaluator = evaluator
         self._devices = 1
         self._jobs: dict[int, Job] = {}
@@ -108,7 +101,7 @@ class Service:
         self._calls = defaultdict[tuple[str, str], list[Call]](list)
         """Calls of a client on a task before it has anything evaluated: they begin its conversation."""
         self._work: dict[Hashable, asyncio.Task[Any]] = {}
-        """Profiles and commands under way."""
+        """Profiles under way."""
 
     @functools.cached_property
     def environment(self) -> str:
@@ -123,7 +116,7 @@ class Service:
         for directory in self._directories:
             try:
                 paths = find_tasks([str(directory)])
-            except UsageError:  # there is none yet
+            except UsageError:  # there is none any more
                 continue
             for path in paths:
                 name, root_name = path.relative_to(directory).as_posix(), directory.resolve().name
@@ -142,9 +135,9 @@ class Service:
 
     async def context(self, task: Task) -> EpisodeContext:
         """Return what a client's model is shown of the task."""
-        device = first_device(self.config.evaluator.device)
-        machine = await asyncio.to_thread(measure_machine, device)
-        return task_context(task, self.config, device_name(device), machine)
+        config = self.config.evaluator
+        machine = await asyncio.to_thread(machine_of, config)
+        return task_context(task, self.config, device_label(config), machine)
 
     async def prompt(self, client: str, task: Task) -> str:
         """Our system prompt, and the task; the client's episode begins with it."""
@@ -155,12 +148,10 @@ class Service:
     # Runs and episodes
 
     async def pool(self) -> Evaluator:
-        """The evaluator, made when it is first asked for: it may import torch. Raises UsageError."""
+        """The evaluator, made when it is first asked for. Raises UsageError, InfrastructureError."""
         if self.evaluator is None:
-            devices = await asyncio.to_thread(find_devices, self.config.evaluator.device)
-            self._devices = len(devices)
-            if self.evaluator is None:
-                self.evaluator = EvaluatorPool(self.config.evaluator, devices, tell=self.take_line)
+            pool = await asyncio.to_thread(open_pool, self.config.evaluator, self.take_line)
+            self.evaluator, self._devices = pool, pool.size
         return self.evaluator
 
     def take_line(self, line: str) -> None:

@@ -50,7 +50,7 @@ MAX_LISTED = 200
 """Tasks in the list of resources."""
 READS = {
     "list_tasks", "read_task", "check", "wait", "search_knowledge", "read_document",
-    "history", "best", "similar",
+    "history", "best",
 }  # fmt: skip
 """Tools that change nothing."""
 AGAIN = READS | {"evaluate", "cancel"}
@@ -134,7 +134,7 @@ def _tool(spec: ToolSpec, method: Any) -> ServedTool:
         read_only_hint=spec.name in READS,
         destructive_hint=False,
         idempotent_hint=spec.name in AGAIN,
-        open_world_hint=spec.name == "extract",
+        open_world_hint=False,
     )
     return ServedTool(
         fn=method,

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from passagent.agent import tool_specs as specs
 from passagent.agent.prompt import plain_note, task_text
@@ -20,11 +17,9 @@ from passagent.config import Config
 from passagent.evaluator.candidate import MANIFEST, Candidate
 from passagent.evaluator.target import target_of
 from passagent.experience import knowledge
-from passagent.experience.exemplars import Found, Match
 from passagent.search import finalists
 from passagent.search.candidates import limits_of, tell
 from passagent.search.finalists import evaluation_of
-from passagent.search.run_memory import open_memory
 from passagent.search.setup import stored_task
 from passagent.store import nodes, runs
 from passagent.store.episodes import get_episode
@@ -33,9 +28,7 @@ from passagent.tasks import Task
 from passagent.view.mcp import answers
 from passagent.view.mcp.client_service import Report, Service, is_open, read_file
 
-MAX_NAMED = 50
-"""Extracted tasks that are named; list_tasks has all."""
-NOTED = {"read_task", "check", "search_knowledge", "similar"}
+NOTED = {"read_task", "check", "search_knowledge"}
 """Tools whose calls on a task are kept for the client's conversation; `evaluate` keeps its own."""
 
 TaskName = Annotated[str, "a task's name, as list_tasks gives it"]
@@ -60,7 +53,7 @@ class PassTools(Service):
     def __init__(self, tasks: Sequence[str], config: Config, runs_dir: str | Path, **more: Any) -> None:
         """Open a service; its arguments are those of Service."""
         super().__init__(tasks, config, runs_dir, **more)
-        self.specs = [spec for name, spec in SERVED.items() if name != "extract" or self.trust_files]
+        self.specs = list(SERVED.values())
 
     async def list_tasks(self, caller: Caller, cursor: Cursor = None) -> answers.Answer:
         """List the tasks: their names, operators and graphs."""
@@ -168,32 +161,6 @@ class PassTools(Service):
         text = knowledge.read(path, target=target_of(self.config.evaluator))
         return answers.paged(answers.Answer(text=text), cursor, fence=False)
 
-    async def similar(self, caller: Caller, task: TaskName, cursor: Cursor = None) -> answers.Answer:
-        """Read passes that worked for this task or for similar ones, and why each was taken."""
-        taken = await asyncio.to_thread(self._passes_like, self.task(task))
-        lines, texts = [], []
-        for number, (use, match) in enumerate(taken, 1):
-            exemplar = match.exemplar
-            lines.append({
-                "use": use,
-                "why": match.why,
-                "operators": list(exemplar.operators),
-                "device": exemplar.device,
-                "as_score": exemplar.as_score,
-                "licence": exemplar.licence,
-            })  # fmt: skip
-            for name, source in sorted(exemplar.files.items()):
-                texts.append(f"--- {use} {number}: {name}\n{source.rstrip()}")
-        return answers.paged(answers.Answer(passes=lines, text="\n".join(texts)), cursor)
-
-    def _passes_like(self, task: Task) -> list[tuple[Literal["seed", "example"], Match]]:
-        """Return the passes that a search of the task would use."""
-        memory = open_memory(self.config, task, self.store.runs_dir)
-        matches = memory.find() if memory else Found()
-        seed = matches.seed if self.config.experience.seeds else None
-        taken: list[tuple[Literal["seed", "example"], Match]] = [("seed", seed)] if seed else []
-        return [*taken, *(("example", match) for match in matches.examples)]
-
     async def history(self, caller: Caller, task: TaskName, cursor: Cursor = None) -> answers.Answer:
         """List what was evaluated on a task so far, by you and by others, the newest first."""
         start, page = start_of(cursor), answers.PAGE
@@ -227,53 +194,6 @@ class PassTools(Service):
         if path is not None and path not in files:
             raise ToolError(f"{path[:80]}: no such file in job {node.id}; it has {', '.join(sorted(files))}")
         return job_answer(self, node, cursor, None if path is None else files[path])
-
-    async def package(
-        self,
-        caller: Caller,
-        tasks: Annotated[list[TaskName], "tasks that have a correct pass"],
-        name: Annotated[str, "of the package: letters, digits, - and _"],
-    ) -> answers.Answer:
-        """Write the best passes of tasks as one package, which torch.compile loads."""
-        run_ids = []
-        for task in tasks:
-            node = self._best(self.task(task).key)
-            if node is None:
-                raise ToolError(f"{task}: nothing is correct on every graph yet; nothing to package")
-            run_ids.append(node.run_id)
-        out = _place(self.store.runs_dir / "packages", name)
-        words = ["package", *run_ids, "--runs-dir", str(self.store.runs_dir), "--json"]
-        output = await self.finished(out, lambda: _write(words, out), caller.report, "under way")
-        if output is None:
-            return answers.Answer(state="running", text="call package again with the same arguments")
-        packed = json.loads(output)
-        return answers.Answer(
-            state="done",
-            path=str(out),
-            operators=packed["operators"],
-            left_out=packed["left_out"],
-            text=f'torch.compile(model, backend="passagent", options={{"passes": {json.dumps(str(out))}}})',
-        )
-
-    async def extract(
-        self,
-        caller: Caller,
-        factory: Annotated[str, "FILE.py:FUNCTION; the function returns `module, example_inputs`"],
-        name: Annotated[str, "of the new tasks: letters, digits, - and _"],
-        regions: Annotated[
-            bool, "cut the model into the regions that Inductor would fuse; default true"
-        ] = True,
-    ) -> answers.Answer:
-        """Write the graphs of a model as tasks. It runs the model's code without a sandbox."""
-        out, words = _place(self.extracted, name), ["extract", factory, *(["--regions"] if regions else [])]
-        output = await self.finished(out, lambda: _write(words, out), caller.report, "under way")
-        if output is None:
-            return answers.Answer(state="running", text="call extract again with the same arguments")
-        inside = [
-            task for task, path in self.places().items() if path.resolve().is_relative_to(out.resolve())
-        ]
-        text = answers.fenced(answers.harmless(output)[: answers.LIMIT // 2])
-        return answers.Answer(state="done", path=str(out), tasks=inside[:MAX_NAMED], text=text)
 
     def _best(self, task_key: str) -> Node | None:
         """Return the best correct node of the task's runs that were measured as this server measures."""
@@ -313,39 +233,6 @@ def job_answer(
         text=tell(service.store, node, files, evaluation) if file is None else file,
     )
     return answers.paged(whole, cursor)
-
-
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}", re.A)
-
-
-def _place(directory: Path, name: str) -> Path:
-    """Return what is called `name` in the directory. Raises ToolError."""
-    if not _NAME.fullmatch(name):
-        raise ToolError(f"name '{name[:80]}': write letters, digits, - and _")
-    return directory / name
-
-
-async def _write(words: Sequence[str], out: Path) -> str:
-    """Return what `passagent WORDS --out OUT` prints; its process ends with this call. Raises ToolError."""
-    if out.exists():
-        raise ToolError(f"{out.name}: is there already; take another name")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "passagent", *words, "--out", str(out)),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        printed, err = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode:
-        lines = err.decode("utf-8", "replace").strip().splitlines() or ["it failed"]
-        raise ToolError(f"passagent {words[0]}: {lines[-1].removeprefix('passagent: error: ')[:1000]}")
-    return printed.decode("utf-8", "replace")
 
 
 def _candidate(task: Task, files: dict[str, str], verb: str) -> dict[str, str]:

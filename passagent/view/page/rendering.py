@@ -231,15 +231,13 @@ def draw_run(store: Store, run: Run, directory: Path) -> tuple[list[Path], list[
 
 
 def draw_bench(directory: Path, summaries: Sequence[Summary], rows: Sequence[Row]) -> list[Path]:
-    """Write es.svg, s.svg and speedups.svg into `directory`; their paths. Raises PassagentError."""
+    """Write es.svg and s.svg into `directory`; their paths. Raises PassagentError."""
     if not summaries:
         raise PassagentError("nothing was measured: there is nothing to draw")
     pictures: Pictures = {
         curve: ("chart.svg", charts.drawn(charts.tolerance(summaries, curve, symbol)))
         for curve, symbol in (("es", "ES(t)"), ("s", "S(t)"))
     }
-    if violins := charts.violins([summary.compiler for summary in summaries], rows):
-        pictures["speedups"] = "violins.svg", {"violins": violins}
     return _write(pictures, directory, "Scores of compilers", "--plots")
 
 

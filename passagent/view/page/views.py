@@ -321,7 +321,7 @@ def all_benches(store: Store) -> dict[str, Any]:
 
 
 def bench(store: Store, name: str) -> dict[str, Any]:
-    """A benchmark: PassNet's Table 1, ES(t), S(t), and violins of log2 of the speedups. Imports torch."""
+    """A benchmark: PassNet's Table 1, ES(t) and S(t). Imports torch."""
     if name not in benches(store.runs_dir):
         raise UsageError(f"{name:.80}: no such benchmark in {store.runs_dir / BENCHES}")
     from passagent.data.bench.results import Results
@@ -338,7 +338,6 @@ def bench(store: Store, name: str) -> dict[str, Any]:
         "identity": protocol,
         "es": charts.tolerance(summaries, "es", "ES(t)") if summaries else None,
         "s": charts.tolerance(summaries, "s", "S(t)") if summaries else None,
-        "violins": charts.violins(compilers, rows),
         "failed": [row for row in rows if row.error],
         "rows": rows,
     }
