@@ -221,7 +221,7 @@ def test_captured_calls_are_right_and_have_values_of_their_own():
     hostless.capture(graph, 5, rotation)
     assert len(seen) == 6  # one to warm up
     draw, judged, places = Draw(rotation), set(), set()
-    for _ in range(50):
+    for _ in range(100):
         graph.refresher(1, [0])(draw.next())
         (out,) = graph.call(*graph.args)
         torch.cuda.synchronize()
