@@ -4,6 +4,8 @@ Hypothesis has no deadlines (a first call may compile) and draws the same exampl
 in a thousand finds is no reason to refuse another change. `--hypothesis-profile explore` draws others.
 """
 
+import sys
+
 import pytest
 from command import call  # noqa: F401
 from hypothesis import settings
@@ -24,6 +26,13 @@ def _own_locks(tmp_path_factory):
         patch.setenv("PASSAGENT_LIBRARY", "off")
         patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _same_draws():
+    """What a test draws from torch's own generator does not depend on which tests came before it."""
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")

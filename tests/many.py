@@ -107,7 +107,7 @@ class Runs:
         finish(other.start(), other)
         return other.tree()
 
-    def wait(self, condition: Callable[[Store], object], seconds: float = 180.0) -> None:
+    def wait(self, condition: Callable[[Store], object], seconds: float = 600.0) -> None:
         """Return when `condition` holds of the store."""
         until = time.monotonic() + seconds
         while not (self.dir / "passagent.db-wal").exists() and time.monotonic() < until:
@@ -130,7 +130,7 @@ class Runs:
         """What the processes printed."""
         return self.log.read_text() if self.log.exists() else ""
 
-    def wait_for_words(self, words: str, seconds: float = 180.0) -> None:
+    def wait_for_words(self, words: str, seconds: float = 600.0) -> None:
         """Return when a process has printed them."""
         until = time.monotonic() + seconds
         while words not in self.said():
@@ -173,7 +173,7 @@ class Runs:
             assert sum(island.episodes for island in runs.islands(store, run.id)) == self.iters
 
 
-def finish(process: BaseProcess, of: Runs, code: int = 0, seconds: float = 180.0) -> None:
+def finish(process: BaseProcess, of: Runs, code: int = 0, seconds: float = 600.0) -> None:
     """Wait for the process's end, which must be as told."""
     process.join(seconds)
     assert process.exitcode == code, (process.exitcode, of.said()[-3000:])
@@ -189,6 +189,11 @@ def is_in(store: Store, process: BaseProcess) -> bool:
     """Whether the process drives the last run."""
     driver = sessions.driver(store, runs.find_run(store, "last").id)
     return driver is not None and driver.pid == process.pid
+
+
+def is_asking(store: Store) -> bool:
+    """Whether a model is being asked; the process that does so takes signals."""
+    return store.row("SELECT 1 FROM calls WHERE state = 'started'") is not None
 
 
 def steps_of(store: Store) -> int:

@@ -116,7 +116,7 @@ class StubWorker:
 
     def wait_for(self, count: int) -> None:
         """Until so many were begun."""
-        until = time.monotonic() + 120
+        until = time.monotonic() + 600
         while len(self.evaluated()) < count:
             assert time.monotonic() < until, "nothing was evaluated"
             time.sleep(0.01)

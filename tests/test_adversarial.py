@@ -5,6 +5,7 @@ An attack ends as its header says, and a design is accepted. All share referees,
 
 from __future__ import annotations
 
+import math
 import re
 
 import pytest
@@ -57,7 +58,9 @@ def test_an_attack_does_not_pay(case: Case, referees, forks, tasks, monkeypatch)
         check_charged(case.candidate, tasks[case.task], referees(case.device))
         return
     result = referees(case.device).evaluate(tasks[case.task], case.candidate)
-    if result.status == "ok" and case.name in LUCKY:
+    for _ in range(4 if case.name in LUCKY else 0):  # five draws: none shows it once in 10**8 runs
+        if result.status != "ok":
+            break
         with referees_of(CONFIG, forks) as others:  # of another draw
             result = others(case.device).evaluate(tasks[case.task], case.candidate)
     credited = [int(t) for status, t in case.expected if status == "credited" and t is not None]
@@ -97,13 +100,17 @@ def without_frames(candidate: Candidate) -> Candidate:
 
 
 def check_charged(candidate: Candidate, task: Task, referee: Referee) -> None:
-    """It is right, and no faster than where it computes in its calls. A noisy machine measures again."""
-    for _ in range(5):
+    """It is right, and no faster than where it computes in its calls.
+
+    A noisy machine measures again: what pays does so on the same subgraph each time.
+    """
+    gains = [math.inf] * len(task.subgraphs)
+    for _ in range(8):
         results = [referee.evaluate(task, one) for one in (candidate, without_frames(candidate))]
         for result in results:
             check_inert(result)
-        both = zip(*(result.graphs for result in results), strict=True)
-        gains = [one.speedup.e2e / honest.speedup.e2e for one, honest in both]
+        both = zip(gains, *(result.graphs for result in results), strict=True)
+        gains = [min(before, one.speedup.e2e / honest.speedup.e2e) for before, one, honest in both]
         if max(gains) <= 1.5:
             return
     pytest.fail(f"it gains {max(gains):.2f}")
@@ -158,7 +165,7 @@ def test_what_native_code_finds_in_its_worker_does_not_pay(twin, referees, tasks
         return referees("cpu").evaluate(tasks[case.task], case.candidate)
 
     paid = UNPAID[twin]
-    for _ in range(5):
+    for _ in range(8):
         honest = judged("honest", twin)
         assert honest.status == "ok"
         scores = {name: judged("adversarial", name).as_score for name in paid}

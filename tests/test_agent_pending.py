@@ -117,7 +117,7 @@ class Episode:
                     task.cancel()
 
         # a deadlock is an error, not a test that hangs
-        end = asyncio.run(asyncio.wait_for(whole(), 10))
+        end = asyncio.run(asyncio.wait_for(whole(), 300))
         assert self.stored == self.messages
         return end
 

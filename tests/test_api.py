@@ -299,7 +299,7 @@ def test_ctrl_c_stops_a_search_and_all_is_stored(tmp_path, times, seconds, event
         while (line := process.stdout.readline()) != "stopping\n":
             assert line == "event\n"
         process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=120)
+    out, _ = process.communicate(timeout=600)
     assert process.returncode == 0
     said = "stopped: stopped; what was begun is stored" if times == 1 else "stopped: "
     assert said in out and out.splitlines()[-1] == "stopped", out[-500:]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
 import paid_run
 import pytest
 import tiny_search
-from wire_server import WireServer
+from wire_server import CHECK, Said, WireServer
 
 from passagent import cli
 from passagent.cli import running
@@ -47,8 +48,17 @@ def spend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return go
 
 
-def test_tokens_are_never_exceeded_with_four_in_flight(spend: Any) -> None:
-    limit = 60_000
+def test_tokens_are_never_exceeded_with_four_in_flight(spend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit, brain, others, have_met = 60_000, paid_run.brain, threading.Barrier(2), threading.Event()
+
+    def answer_two_at_once(body: dict[str, Any]) -> Said:
+        said = brain(body)
+        if said.key != CHECK and not have_met.is_set():
+            others.wait(300)
+            have_met.set()
+        return said
+
+    monkeypatch.setattr(paid_run, "brain", answer_two_at_once)
     run, there = spend(20, 4, f"search.max_tokens={limit}", seconds=0.02)
     assert run.state == "finished"
     assert f"of {limit} are left" in run.stop_reason

@@ -361,7 +361,7 @@ def test_progress_that_cannot_be_written_ends_the_search_as_such(call, tmp_path,
     assert process.stderr is not None
     process.stderr.readline()
     process.stderr.close()
-    assert process.wait(60) == 1
+    assert process.wait(600) == 1
     data = json.loads(call("status", "--json")[1])["runs"][0]
     assert (data["state"], data["reason"]) == ("failed", "<stderr>: broken pipe")
 

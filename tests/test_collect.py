@@ -278,12 +278,15 @@ def test_collect_cuts_the_model_call_under_way_when_its_time_is_over(call, serve
     is_free, say = threading.Event(), server.brain
 
     def wait(body: dict[str, Any]) -> Said:
-        is_free.wait(60)
+        is_free.wait(600)
         return say(body)
 
     server.brain = wait
-    code, out, _ = call("collect", "tasks", *QUICK, "--trials", 1, "--max-time", 2)
-    assert code == 0 and "stopped: 2 s have passed" in out
+    for seconds in (2, 20, 200):  # a slow machine asks the model later
+        code, out, _ = call("collect", "tasks", *QUICK, "--trials", 1, "--max-time", seconds)
+        assert code == 0 and f"stopped: {seconds} s have passed" in out
+        if server.in_flight:
+            break
     assert server.in_flight == 1
     is_free.set()
     code, out, err = call("collect", "tasks", *QUICK, "--trials", 1)
@@ -352,7 +355,7 @@ def test_a_wrong_key_ends_a_collection_before_its_first_trial(call, server, tmp_
 
 
 def wait_for(what: Callable[[], object], process: multiprocessing.process.BaseProcess, out: Path) -> None:
-    until = time.monotonic() + 60
+    until = time.monotonic() + 600
     while not what():
         assert process.exitcode is None and time.monotonic() < until, out.read_text()[-3000:]
         time.sleep(0.01)

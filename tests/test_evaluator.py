@@ -5,6 +5,7 @@ import gc
 import json
 import os
 import time
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
@@ -84,16 +85,15 @@ def test_an_honest_pass_is_scored(referee, task):
         assert (graph.matches, graph.applied) == (1, ["Fused"])
         assert graph.passes_from_t <= -3
         assert len(graph.eager_samples_ms) == len(graph.compiled_samples_ms) == graph.trials
-        assert 20 <= graph.trials == sum(graph.blocks) < 200
         assert len(graph.pairs) == 2 and min(graph.pairs) >= 6
+        assert sum(graph.pairs) == len(graph.blocks) <= graph.trials == sum(graph.blocks) < 200
         assert graph.speedup.low <= graph.speedup.e2e <= graph.speedup.high
         # what is printed side by side agrees, and is what the samples say
         assert graph.speedup.e2e == pytest.approx(graph.eager_ms / graph.compiled_ms, rel=1e-9)
-        for shown, samples in (
-            (graph.eager_ms, graph.eager_samples_ms),
-            (graph.compiled_ms, graph.compiled_samples_ms),
-        ):
-            assert min(samples) / 2 < shown < max(samples) * 2  # a busy machine: not always among them
+        eager, compiled = graph.eager_samples_ms, graph.compiled_samples_ms  # to four digits
+        assert 0.999 * min(eager) <= graph.eager_ms <= 1.001 * max(eager)
+        slowest, fastest = min(eager) / max(compiled), max(eager) / min(compiled)
+        assert 0.998 * slowest <= graph.speedup.e2e <= 1.002 * fastest
         assert graph.float64_error <= 2 * graph.eager_float64_error
         assert (graph.nodes_before, graph.nodes_after, graph.left) == (3, 1, ["Fused"])
 
@@ -117,7 +117,7 @@ def test_what_a_subgraph_must_move_are_inputs_and_outputs_once(referee, task, tm
 
 def test_an_author_is_told_what_eager_returns_computes_and_takes(referee, task, tmp_path):
     write_subgraph(tmp_path / "views", [4, 64], "bfloat16", VIEWS)
-    [views] = referee.describe(load_task(tmp_path / "views"), 60.0)
+    [views] = referee.describe(load_task(tmp_path / "views"), 3600.0)
     assert views.outputs[:3] == (
         Output((256,), "bfloat16", (1,)),
         Output((4, 64), "bfloat16", (64, 1)),
@@ -125,7 +125,7 @@ def test_an_author_is_told_what_eager_returns_computes_and_takes(referee, task, 
     )
     assert views.operators == ("mul", "view", "t")
     assert views.eager_us > 0
-    assert [graph.name for graph in referee.describe(task, 60.0)] == [one.name for one in task.subgraphs]
+    assert [graph.name for graph in referee.describe(task, 3600.0)] == [one.name for one in task.subgraphs]
     assert referee.describe(task, 0.0) == []
 
 
@@ -169,7 +169,8 @@ def test_an_honest_candidate_that_is_suspected_of_hiding_time_is_cleared(referee
     monkeypatch.setattr(clocks, "hides_time", watched)
     result = referee.evaluate(task, candidate())
     assert (result.status, result.violations) == ("ok", [])
-    assert hides == [None] * 6
+    # A busy machine may name one: what it is measured in then counts for nothing, and new workers clear it.
+    assert hides.count(None) == 6  # three subgraphs, two pairs of workers
     for samples in made[-1]:  # the clock that was told of first saw all of it
         assert min(samples.hidden) > 0
 
@@ -212,23 +213,26 @@ def test_a_refusal_by_the_clock_is_measured_again_by_new_workers_before_it_stand
     """A disturbance of one process is no refusal, and what that process measured counts for nothing."""
     write_subgraph(tmp_path / "task" / "graphs" / "g", [128, 1024])
     (tmp_path / "task" / "graph_list.txt").write_text("graphs/g\n")
-    disturbed, audited = [], []
-    ask = LoadedWorker.ask
+    asked, honest = [], Counter()
+    ask, watched = Worker.ask, LoadedWorker.ask
 
     def first_is_disturbed(side, message, timeout_s, fds=()):
-        answer = ask(side, message, timeout_s, fds)
-        disturbed.append(side.worker.pid)
-        if getattr(message, "core", None) is not None:
-            audited.append(side.worker.pid)
-        if side.worker.pid == disturbed[0]:
-            answer = faster(answer)
+        answer = watched(side, message, timeout_s, fds)
+        asked.append(side.worker.pid)
+        if side.worker.pid == asked[0]:
+            return faster(answer)
+        honest.update(getattr(answer.said, "samples", []))
         return answer
 
+    monkeypatch.setattr(Worker, "ask", lambda *words, **more: quiet(ask(*words, **more)))
     monkeypatch.setattr(LoadedWorker, "ask", first_is_disturbed)
+    monkeypatch.setattr(clocks, "charge_copying", lambda *_: None)  # what is shown is what was answered
     result = of_one_thread.evaluate(load_task(tmp_path / "task"), candidate())
     assert (result.status, result.violations) == ("ok", [])
-    if disturbed[0] in audited:  # else the machine was too busy to see what the first process hides
-        assert result.graphs[0].speedup.e2e < 15  # the forged times are gone
+    [graph] = result.graphs
+    assert len(set(asked)) == 3  # two pairs of workers, of which one was replaced
+    shown = Counter(float(f"{ns / 1e6:.4g}") for ns in honest.elements())
+    assert Counter(graph.compiled_samples_ms) <= shown  # the forged times are gone
 
 
 def test_dynamo_dispatch_gives_the_same_verdict(judging_by, task):
@@ -591,7 +595,7 @@ def test_no_process_is_left_behind(task):
         fork_server = referee.server.process.pid
         workers = Path(f"/proc/{fork_server}/task/{fork_server}/children").read_text().split()
         assert workers
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while any(Path(f"/proc/{pid}").exists() for pid in workers) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]

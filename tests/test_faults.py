@@ -359,7 +359,7 @@ def _fork_servers(pid):
     return found
 
 
-def _until(condition, seconds=120):
+def _until(condition, seconds=300):
     deadline = time.monotonic() + seconds
     while not (result := condition()):
         assert time.monotonic() < deadline

@@ -234,7 +234,7 @@ def test_a_person_stops_and_a_search_goes_on_from_a_clients_node(place):
             made = await call(client, "evaluate", task="relu", files=FILES)
             runs.want(service.store, made["run"], "stop")
             run = next(iter(service._runs.values()))
-            await asyncio.wait_for(run.session.interrupted.wait(), 60)
+            await asyncio.wait_for(run.session.interrupted.wait(), 300)
             told = await refused(client, "evaluate", task="relu", files=tiny_search.candidate_files("more"))
             assert "a person stopped this run" in told
             return made

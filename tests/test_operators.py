@@ -228,7 +228,7 @@ def start(tmp_path):
         process.communicate()
 
 
-def wait_for(condition, seconds: float = 120.0) -> None:
+def wait_for(condition, seconds: float = 600.0) -> None:
     """Return when `condition()` holds."""
     end = time.monotonic() + seconds
     while not condition():
@@ -271,7 +271,7 @@ def test_stop_after_episodes_finishes_those_under_way(call, start, tmp_path):
 
     asked = json.loads(call("stop", "last", "--after-episodes", "--json", *at)[1])
     assert (asked["wanted"], asked["was"]) == ("stop_after_episodes", "run")
-    process.communicate(timeout=120)
+    process.communicate(timeout=600)
     with Store.open(runs_dir) as store:
         run = runs.find_run(store, "last")
         assert (run.state, sessions.is_driven(store, run.id)) == ("stopped", False)
@@ -292,7 +292,7 @@ def test_stop_leaves_what_can_be_gone_on_with(call, start, tmp_path, capsys):
     assert code == 0 and "the space in passagent.db is kept while a run is live" in out
     code, out, _ = call("stop", "last", "--runs-dir", runs_dir)
     assert code == 0 and "passagent resume" in out
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 130, err
     assert json.loads(out)["state"] == "stopped"
     assert made(runs_dir)["asking"] == 0
@@ -315,8 +315,8 @@ def test_tail_follows_another_process(call, start, tmp_path):
     follower = subprocess.Popen(
         [sys.executable, "-m", "passagent", *words], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    process.communicate(timeout=120)
-    out, err = follower.communicate(timeout=120)  # it ends by itself, soon after the run
+    process.communicate(timeout=600)
+    out, err = follower.communicate(timeout=600)  # it ends by itself, soon after the run
     assert (process.returncode, follower.returncode, err) == (0, 0, "")
     events = [json.loads(line) for line in out.splitlines()]
     told = [json.dumps(event) for event in events]

@@ -18,6 +18,7 @@ from many import (  # noqa: F401
     confirmed,
     finish,
     forks,
+    is_asking,
     is_in,
     kill,
     measure_for_real,
@@ -67,8 +68,7 @@ def test_person_interrupts_a_run_and_goes_on(tmp_path: Path) -> None:
     there = Runs(tmp_path, iters=8, islands=2)
     there.gate.hold(replies=7)
     process = there.start(seconds=0.05)
-    there.wait(lambda store: is_in(store, process))
-    time.sleep(0.3)
+    there.wait(lambda store: is_in(store, process) and is_asking(store))
     for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGINT, signal.SIGCONT):
         os.kill(process.pid, number)  # two at once, as `timeout` does: to the process, and to its group
     there.wait_for_words("stopping: ")
@@ -87,8 +87,7 @@ def test_person_interrupts_a_run_and_goes_on(tmp_path: Path) -> None:
 def test_second_ctrl_c_stops_at_once_and_the_same_command_goes_on(tmp_path: Path) -> None:
     there = Runs(tmp_path, iters=8, islands=2)
     process = there.start(seconds=600)
-    there.wait(lambda store: is_in(store, process))
-    time.sleep(0.3)
+    there.wait(lambda store: is_in(store, process) and is_asking(store))
     os.kill(process.pid, signal.SIGINT)
     there.wait_for_words("stopping: ")
     time.sleep(2 * ECHO_S)

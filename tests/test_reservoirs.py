@@ -57,7 +57,7 @@ assert all(torch.equal(arena.read(each), values) for each in placed), placed
 arena.seal()
 """
     done = subprocess.run(
-        [sys.executable, "-c", child], check=False, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", child], check=False, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done
 

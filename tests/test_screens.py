@@ -132,12 +132,12 @@ def test_no_color_leaves_no_escape_codes(stored, tmp_path):  # noqa: F811
 def test_a_mistyped_name_is_answered_with_the_nearest(call, stored, task):  # noqa: F811
     [run] = json.loads(call("runs", "--json")[1])["runs"]
     name = run["run"]
-    typed = name[:-1] + ("0" if name[-1] != "0" else "1")
+    typed = name[:-1] + "g"  # whatever the id, this is neither a node's number nor the beginning of a run's
     for words, told in (
         (["show", typed], f"did you mean '{name}'?"),
         (["show", "lsat"], "did you mean 'last'?"),
-        (["show", 99], "no such node"),
-        (["show", 99, "--why"], "passagent show RUN"),
+        (["show", 10**9], "no such node"),
+        (["show", 10**9, "--why"], "passagent show RUN"),
         (["diff", 1, 0], "passagent show RUN"),
         (["run", "tsak"], "did you mean 'task'?"),
         (["run", "quick_gleu"], "did you mean 'example:quick_gelu'?"),

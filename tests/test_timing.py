@@ -310,15 +310,15 @@ def test_where_eager_works_in_place_its_inputs_are_in_its_caches():
 def test_the_kernel_says_how_long_a_thread_waited_for_its_core():
     core = min(os.sched_getaffinity(0))
     burn = f"import os; os.sched_setaffinity(0, {{{core}}}); print(flush=True)\nwhile True: pass"
+    begun = time.monotonic_ns()
     both = [subprocess.Popen([sys.executable, "-c", burn], stdout=subprocess.PIPE) for _ in range(2)]
     try:
         for one in both:
             one.stdout.readline()
-        begun = time.monotonic_ns()
-        before = waited_ns(both[0].pid)
-        time.sleep(0.5)
-        waited = waited_ns(both[0].pid) - before
-        assert 50e6 < waited < 2 * (time.monotonic_ns() - begun)
+        while (waited := waited_ns(both[0].pid)) < 50e6:
+            assert time.monotonic_ns() - begun < 300e9
+            time.sleep(0.01)
+        assert waited < 2 * (time.monotonic_ns() - begun)
     finally:
         for one in both:
             one.kill()
@@ -667,9 +667,9 @@ def test_groups_are_even_and_both_sides_make_the_same_calls():
             assert len({windows[1] for turn in group.turns for windows in turn}) == 1
             assert group.set in range(1, SETS)
     assert set(beginners) == {0, 1}
-    assert set(cores) == everywhere
-    for start in range(0, len(cores) - len(everywhere) + 1, len(everywhere)):
-        assert set(cores[start : start + len(everywhere)]) == everywhere
+    for start in range(0, len(cores), len(everywhere)):  # none comes again before all were used
+        part = cores[start : start + len(everywhere)]
+        assert len(set(part)) == len(part) and set(part) <= everywhere
     assert len(verified) == sum(g.keep is not None for m in sides["candidate"] for g in m.groups)
     for _, windows, kept in verified:
         place, position = kept.keep
