@@ -26,7 +26,7 @@ from evaluator_repeatability import keep
 from passagent.agent.editor import file_editor
 from passagent.agent.episode import evaluations, run_episode
 from passagent.agent.evaluator_tool import pass_evaluator
-from passagent.agent.tool_specs import Answer
+from passagent.agent.tool_specs import ToolAnswer
 from passagent.agent.workspace import Workspace
 from passagent.config import AgentConfig
 from passagent.evaluator.result import MANIFEST
@@ -58,11 +58,11 @@ async def episode_s(model_s: float, evaluation_s: float, count: int, waits: bool
     """Wall time of an episode of so many evaluations, s."""
     device = asyncio.Lock()
 
-    async def submit(files: dict[str, str], call_id: str) -> Answer:
+    async def submit(files: dict[str, str], call_id: str) -> ToolAnswer:
         async with device:
             await asyncio.sleep(evaluation_s)
         verdict = {"status": "ok", "as_score": 1.0, "is_run": True}
-        return Answer("status: ok\nAS: 1.0000", {"evaluation": verdict})
+        return ToolAnswer("status: ok\nAS: 1.0000", {"evaluation": verdict})
 
     messages, limits = [*START], AgentConfig(max_evaluations=count, max_steps=2 * count)
     workspace = Workspace({}, {"A.py": "x = 0\n", MANIFEST: '["A"]'})

@@ -14,7 +14,7 @@ from verdicts import EpisodeEnd, ended, evaluated
 from passagent.agent.editor import file_editor
 from passagent.agent.episode import evaluations, run_episode
 from passagent.agent.evaluator_tool import pass_evaluator
-from passagent.agent.tool_specs import Answer, Tool
+from passagent.agent.tool_specs import Tool, ToolAnswer
 from passagent.agent.toolbox import check, search_knowledge
 from passagent.agent.workspace import Workspace
 from passagent.config import AgentConfig
@@ -52,7 +52,7 @@ class Episode:
             search_knowledge(),
         ]
 
-    async def submit(self, files: dict[str, str], call_id: str) -> Answer:
+    async def submit(self, files: dict[str, str], call_id: str) -> ToolAnswer:
         self.submitted.append((files, call_id))
         return evaluated("mismatch", 0.1 + len(self.submitted) / 100)
 
@@ -191,7 +191,7 @@ def test_each_tool_result_ends_with_what_is_left(tmp_path: Path) -> None:
 
 def test_what_static_checks_refuse_uses_no_evaluation(tmp_path: Path) -> None:
     class Refusing(Episode):
-        async def submit(self, files: dict[str, str], call_id: str) -> Answer:
+        async def submit(self, files: dict[str, str], call_id: str) -> ToolAnswer:
             self.submitted.append((files, call_id))
             is_static = len(self.submitted) < 4
             return evaluated("refused", 0.1, is_run=not is_static)
@@ -224,7 +224,7 @@ def test_check_tells_what_its_text_shows_of_every_file(tmp_path: Path) -> None:
 
 def test_what_the_machine_gets_wrong_is_raised(tmp_path: Path) -> None:
     class Lost(Episode):
-        async def submit(self, files: dict[str, str], call_id: str) -> Answer:
+        async def submit(self, files: dict[str, str], call_id: str) -> ToolAnswer:
             raise InfrastructureError("the GPU is gone")
 
     episode = Lost(tmp_path, ScriptedModel([calling(CREATE, LIST, EVALUATE)]))
@@ -306,7 +306,7 @@ class Scored(Episode):
         self.verdicts = [evaluated(status, float(score)) for status, score in map(str.split, verdicts)]
         self.tools[1] = pass_evaluator(self.workspace, self.submit, start_as=1.1)
 
-    async def submit(self, files: dict[str, str], call_id: str) -> Answer:
+    async def submit(self, files: dict[str, str], call_id: str) -> ToolAnswer:
         self.submitted.append((files, call_id))
         return self.verdicts[len(self.submitted) - 1]
 

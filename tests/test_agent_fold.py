@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from verdicts import evaluated
 
 from passagent.agent.tokens import NEWEST, cut_end, cut_middle, fit, fold, message_tokens, tokens
-from passagent.agent.tool_specs import Answer
+from passagent.agent.tool_specs import ToolAnswer
 from passagent.models import anthropic
 from passagent.models.types import Message, assistant, valid_history
 
@@ -22,13 +22,13 @@ HEAD: list[Message] = [
 ]
 texts = st.sampled_from(["", "short", "a line\n" * 30, "w" * 900, "x = 1\n" * 400])
 results = st.one_of(
-    texts.map(Answer),
-    texts.map(lambda text: Answer(f"error: {text}", {"error": True})),
+    texts.map(ToolAnswer),
+    texts.map(lambda text: ToolAnswer(f"error: {text}", {"error": True})),
     st.tuples(st.sampled_from(["ok", "mismatch"]), st.floats(0.1, 3), texts).map(lambda v: evaluated(*v)),
 )
 
 
-def result(call_id: str, name: str, answer: Answer) -> Message:
+def result(call_id: str, name: str, answer: ToolAnswer) -> Message:
     """A tool's result as an episode stores it."""
     return {
         "role": "tool",

@@ -7,7 +7,7 @@ from typing import Any
 
 from passagent.agent.observe import observation, verdict
 from passagent.agent.tokens import fold
-from passagent.agent.tool_specs import Answer
+from passagent.agent.tool_specs import ToolAnswer
 from passagent.evaluator.result import Evaluation, GraphResult, Mismatch, Speedup, Violation, Worst
 from passagent.experience.diagnosis import excerpts, first_error
 from passagent.models.types import Message, assistant
@@ -153,7 +153,7 @@ def test_many_graphs_and_long_errors_stay_short() -> None:
     assert "... 38 more kinds of failure ..." in text
 
 
-def result(number: int, answer: Answer, name: str = "file_editor") -> Message:
+def result(number: int, answer: ToolAnswer, name: str = "file_editor") -> Message:
     known = {"role": "tool", "tool_call_id": f"c{number}", "name": name}
     return known | {"content": answer.text, "data": answer.data}
 
@@ -164,7 +164,7 @@ def test_folding_changes_the_prefix_seldom() -> None:
         {"role": "user", "content": "t" * 2000},
     ]
     for number in range(40):
-        messages += [assistant("looking"), result(number, Answer("v" * 2000))]
+        messages += [assistant("looking"), result(number, ToolAnswer("v" * 2000))]
 
     sent = [fold(messages[:length], 10_000).messages for length in range(4, len(messages) + 1, 2)]
     changes = sum(before != after[: len(before)] for before, after in pairwise(sent))

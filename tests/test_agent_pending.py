@@ -16,7 +16,7 @@ from passagent.agent.editor import file_editor
 from passagent.agent.episode import evaluations, run_episode, untried
 from passagent.agent.evaluator_tool import pass_evaluator
 from passagent.agent.tokens import fold
-from passagent.agent.tool_specs import Answer
+from passagent.agent.tool_specs import ToolAnswer
 from passagent.agent.workspace import Workspace
 from passagent.cli import running
 from passagent.config import AgentConfig
@@ -54,12 +54,12 @@ class Episode:
     def __init__(self, path: Path, script: list[Step], **limits: Any) -> None:
         self.path, self.script, self.limits = path, script, AgentConfig(**limits)
         self.events: list[str] = []
-        self.known: dict[str, Answer] = {}
+        self.known: dict[str, ToolAnswer] = {}
         self.handed: list[tuple[str, int]] = []
         self.fails, self.gives_no_plan = set[int](), set[int]()
         self.most = 0
 
-    async def submit(self, files: dict[str, str], call_id: str) -> Answer:
+    async def submit(self, files: dict[str, str], call_id: str) -> ToolAnswer:
         number = number_of(files)
         self.handed.append((call_id, number))
         if call_id in self.known:

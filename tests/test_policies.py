@@ -13,7 +13,8 @@ from test_store import add_node
 
 from passagent.agent.prompt import roles
 from passagent.config import SearchConfig, load_config, presets
-from passagent.search.islands import IslandView, policy_of, read_tree
+from passagent.search.islands import IslandView
+from passagent.search.policies import policy_of, read_tree
 from passagent.search.setup import new_run, open_session
 from passagent.store import episodes, nodes
 

@@ -10,7 +10,7 @@ from passagent.errors import TaskError
 from passagent.evaluator.judging.eager_worker import EagerWorker, EagerWorkers
 from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.runner import worker_messages as messages
-from passagent.evaluator.runner.process import Answer
+from passagent.evaluator.runner.process import WorkerAnswer
 from passagent.evaluator.score import GraphScore, as_score
 from passagent.evaluator.service.known import environment_key
 from passagent.tasks.reader import load_task
@@ -64,7 +64,7 @@ class Failing:
 
     def ask(self, message, timeout_s, fds=()):
         error = messages.Error(kind="runtime_error", message="InductorError: no such kernel")
-        return Answer(messages.Reply() if message.op == "load" else messages.Failure(error=error), None)
+        return WorkerAnswer(messages.Reply() if message.op == "load" else messages.Failure(error=error), None)
 
     def kill(self):
         self.killed = True

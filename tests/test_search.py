@@ -28,14 +28,8 @@ from passagent.search import candidates, finalists, remeasure, stop
 from passagent.search import session as session_module
 from passagent.search.controller import search
 from passagent.search.finalists import Round, interval, is_settled, standing
-from passagent.search.islands import (
-    IslandView,
-    choose_migrant,
-    expected_per_hour,
-    gains_after,
-    policy_of,
-    why_none,
-)
+from passagent.search.islands import IslandView, expected_per_hour, gains_after
+from passagent.search.policies import choose_migrant, policy_of, why_none
 from passagent.search.run_files import redact, run_log
 from passagent.search.session import Session
 from passagent.search.setup import new_run, open_session

@@ -11,7 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from passagent.errors import UsageError
 from passagent.tasks import constraints, load_task
-from passagent.tasks.suites.forked_jobs import Answer, Jobs, Refused
+from passagent.tasks.suites.forked_jobs import JobResult, Jobs, Refused
 from passagent.tasks.suites.import_problems import RECORD, make_tasks, open_record
 from passagent.tasks.suites.import_problems import import_problems as run_import
 from passagent.tasks.suites.loading_problems import input_bytes, load_problem
@@ -175,7 +175,7 @@ def answering(monkeypatch, answers):
 
 
 def made(tasks, **more):
-    return Answer(value={"tasks": tasks, **more})
+    return JobResult(value={"tasks": tasks, **more})
 
 
 def payload_of(suite):
@@ -192,7 +192,7 @@ def test_an_import_goes_on_where_it_ended(suite, tmp_path, monkeypatch):
     suite("2_Second", HEAD + "# two")
     out = tmp_path / "tasks"
     asked = answering(
-        monkeypatch, {"level1_1_First": made({"": FILES}), "level1_2_Second": Answer(reason="random")}
+        monkeypatch, {"level1_1_First": made({"": FILES}), "level1_2_Second": JobResult(reason="random")}
     )
     found = lambda: find_problems("kernelbench", str(suite.root), [1])  # noqa: E731
     assert [row.reason for row in run_import(found(), out, How())] == [None, "random"]
@@ -212,7 +212,7 @@ def test_an_import_goes_on_where_it_ended(suite, tmp_path, monkeypatch):
 def test_what_found_no_memory_is_tried_again(suite, tmp_path, monkeypatch):
     suite("1_Large", HEAD)
     [problem] = find_problems("kernelbench", str(suite.root), [1])
-    answers = {"level1_1_Large": Answer(reason="memory")}
+    answers = {"level1_1_Large": JobResult(reason="memory")}
     asked = answering(monkeypatch, answers)
     assert [row.reason for row in run_import([problem], tmp_path / "tasks", How())] == ["memory"]
     answers["level1_1_Large"] = made({"": FILES}, source="the text")

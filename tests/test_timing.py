@@ -27,7 +27,7 @@ from passagent.evaluator.runner import worker_messages as messages
 from passagent.evaluator.runner.endings import waited_ns
 from passagent.evaluator.runner.fresh import Draw, Rotation
 from passagent.evaluator.runner.lockstep import Turn, TurnLost
-from passagent.evaluator.runner.process import Answer
+from passagent.evaluator.runner.process import WorkerAnswer
 from passagent.evaluator.runner.samples import Samples, Timing
 from passagent.evaluator.score import SETS
 from passagent.evaluator.timing import clocks, timing, turns
@@ -191,7 +191,7 @@ def test_ratios_without_noise_are_exact(eager, factors):
 
 
 def answer(own_us, count, clock_us, waited_us=0):
-    return Answer(
+    return WorkerAnswer(
         messages.RunReply.model_construct(samples=[round(own_us * 1e3)] * count),
         round(clock_us * 1e3),
         round(waited_us * 1e3),
@@ -386,16 +386,16 @@ class Scripted:
         json.dumps(message.model_dump())  # it has to fit through the channel
         self.log.append((self.name, message))
         if message.op == "device":
-            return Answer(messages.DeviceReply(samples=[100] * len(message.windows)), None)
+            return WorkerAnswer(messages.DeviceReply(samples=[100] * len(message.windows)), None)
         if message.op == "lockstep":
             reports = [self.report(group) for group in message.groups]
             kept = [group for group in message.groups if group.keep is not None]
-            return Answer(messages.LockstepReply.model_construct(groups=reports, kept=kept), None)
+            return WorkerAnswer(messages.LockstepReply.model_construct(groups=reports, kept=kept), None)
         times = self.times(len(message.windows))
         kept = message.windows[-1] if message.keep else None
         copying = [self.copying_ns] * len(times) if message.keep else []
         reply = messages.RunReply.model_construct(samples=times, copying=copying, kept=kept)
-        return Answer(reply, sum(times) + 50_000 + self.hidden_ns)
+        return WorkerAnswer(reply, sum(times) + 50_000 + self.hidden_ns)
 
     def times(self, count):
         return [int(self.per_call_ns * math.exp(self.random.normal(0, 0.01))) for _ in range(count)]
@@ -622,7 +622,7 @@ def test_calls_that_fail():
     class Failing(Scripted):
         def ask(self, message, timeout_s, fds=()):
             if len(self.log) > 6:
-                return Answer(FAILURE, None)
+                return WorkerAnswer(FAILURE, None)
             return super().ask(message, timeout_s, fds)
 
     log = []
@@ -752,7 +752,7 @@ class Lost(Scripted):
 class Raising(Scripted):
     def ask(self, message, timeout_s, fds=()):
         if message.op == "lockstep":
-            return Answer(FAILURE, None)
+            return WorkerAnswer(FAILURE, None)
         return super().ask(message, timeout_s, fds)
 
 
@@ -763,7 +763,7 @@ class LosingItsTurn(Waiting):
         try:
             return super().ask(message, timeout_s, fds)
         except TurnLost as error:
-            return Answer(failure(str(error)), None)
+            return WorkerAnswer(failure(str(error)), None)
 
 
 @pytest.mark.parametrize(

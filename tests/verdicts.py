@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from passagent.agent.tool_specs import Answer
+from passagent.agent.tool_specs import ToolAnswer
 from passagent.models.types import Message
 
 
@@ -14,9 +14,9 @@ def verdict(status: str, as_score: float | None, **more: Any) -> dict[str, Any]:
     return {"evaluation": {"status": status, "as_score": as_score, **known, **more}}
 
 
-def evaluated(status: str, as_score: float, text: str = "stage reached", **more: Any) -> Answer:
+def evaluated(status: str, as_score: float, text: str = "stage reached", **more: Any) -> ToolAnswer:
     """What `submit` gives."""
-    return Answer(f"{text}\n\nstatus: {status}\nAS: {as_score:.4f}", verdict(status, as_score, **more))
+    return ToolAnswer(f"{text}\n\nstatus: {status}\nAS: {as_score:.4f}", verdict(status, as_score, **more))
 
 
 class EpisodeEnd(NamedTuple):

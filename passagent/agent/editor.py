@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from passagent.agent.tool_specs import EDITOR, Answer, Tool, schema
+from passagent.agent.tool_specs import EDITOR, Tool, ToolAnswer, schema
 from passagent.agent.workspace import TASK, ToolError, Workspace, parsed
 from passagent.evaluator.result import MANIFEST
 from passagent.models.types import ToolSpec
@@ -65,7 +65,7 @@ SPEC = ToolSpec(
 def file_editor(workspace: Workspace) -> Tool:
     """View and edit the candidate's files, confined to the workspace."""
 
-    async def run(arguments: dict[str, Any], call_id: str) -> Answer:
+    async def run(arguments: dict[str, Any], call_id: str) -> ToolAnswer:
         return edit(workspace, arguments)
 
     def replay(arguments: dict[str, Any], data: dict[str, Any], call_id: str) -> None:
@@ -74,33 +74,35 @@ def file_editor(workspace: Workspace) -> Tool:
     return Tool(SPEC, run, replay)
 
 
-def edit(workspace: Workspace, arguments: dict[str, Any]) -> Answer:
+def edit(workspace: Workspace, arguments: dict[str, Any]) -> ToolAnswer:
     """Run one command. Raises ToolError."""
     command, path = arguments["command"], arguments["path"]
     needs = [key for key in COMMANDS[command] if key not in arguments]
     if needs:
         raise ToolError(f"{command} needs {', '.join(needs)}")
     if command == "view":
-        return Answer(_view(workspace, path, arguments.get("view_range")))
+        return ToolAnswer(_view(workspace, path, arguments.get("view_range")))
     if command == "restore":
         changed = workspace.restore(arguments["version"])
         names = ", ".join(changed) if changed else "nothing: the files are the same"
-        return Answer(f"the directory is as in version {arguments['version']}; changed: {names}", RESTORED)
+        return ToolAnswer(
+            f"the directory is as in version {arguments['version']}; changed: {names}", RESTORED
+        )
     if command == "undo_edit":
         text = workspace.undo(path)
         if text is None:
-            return Answer(f"{path}: removed (the edit undone had created it)", WROTE)
-        return Answer(_written(path, text, 1), WROTE)
+            return ToolAnswer(f"{path}: removed (the edit undone had created it)", WROTE)
+        return ToolAnswer(_written(path, text, 1), WROTE)
     if command == "create":
         workspace.write(path, arguments["file_text"])
-        return Answer(_written(path, arguments["file_text"]), WROTE)
+        return ToolAnswer(_written(path, arguments["file_text"]), WROTE)
     text = workspace.read(path)
     if command == "insert":
         text, line = _insert(path, text, arguments["insert_line"], arguments["new_str"])
     else:
         text, line = _str_replace(path, text, arguments["old_str"], arguments.get("new_str", ""))
     workspace.write(path, text)
-    return Answer(_written(path, text, line), WROTE)
+    return ToolAnswer(_written(path, text, line), WROTE)
 
 
 def lines_of(text: str) -> list[str]:

@@ -13,7 +13,7 @@ from itertools import takewhile
 
 from passagent.agent.evaluator_tool import answers_data
 from passagent.agent.tokens import CHARACTERS, Sent, fold
-from passagent.agent.tool_specs import EVALUATOR, Answer, PendingEvaluations, Tool
+from passagent.agent.tool_specs import EVALUATOR, PendingEvaluations, Tool, ToolAnswer
 from passagent.agent.toolbox import check_arguments
 from passagent.agent.workspace import ToolError
 from passagent.config import AgentConfig
@@ -80,7 +80,7 @@ async def run_episode(
         save(message, usage)
         messages.append(message)
 
-    def add_result(message: Message, result: Answer) -> None:
+    def add_result(message: Message, result: ToolAnswer) -> None:
         used = evaluations(messages) + result.data.get("evaluation", {}).get("is_run", False) + len(pending)
         parts = [
             f"{limits.max_steps - steps(messages)} of {limits.max_steps} steps",
@@ -159,7 +159,9 @@ def check(messages: list[Message], limits: AgentConfig, pending: int) -> None:
         raise Remark(CUT_TEXT if is_cut else UNTRIED if last["content"].strip() else EMPTY)
 
 
-async def answer(call: dict[str, str], tools: dict[str, Tool], is_cut: bool, may_evaluate: bool) -> Answer:
+async def answer(
+    call: dict[str, str], tools: dict[str, Tool], is_cut: bool, may_evaluate: bool
+) -> ToolAnswer:
     """Run a tool call; every mistake in the call is an answer, too."""
     try:
         tool, arguments = understand(call, tools, is_cut)
@@ -167,7 +169,7 @@ async def answer(call: dict[str, str], tools: dict[str, Tool], is_cut: bool, may
             raise ToolError("no evaluation is left")
         return await tool.run(arguments, call["id"])
     except ToolError as error:
-        return Answer(f"error: {error}", {"error": True})
+        return ToolAnswer(f"error: {error}", {"error": True})
 
 
 def understand(call: dict[str, str], tools: dict[str, Tool], is_cut: bool) -> tuple[Tool, dict[str, object]]:

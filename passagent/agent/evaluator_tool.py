@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from passagent.agent.tool_specs import EVALUATOR, JUDGES, TELLS, Answer, PendingEvaluations, Tool, schema
+from passagent.agent.tool_specs import EVALUATOR, JUDGES, TELLS, PendingEvaluations, Tool, ToolAnswer, schema
 from passagent.agent.workspace import Workspace, candidate_files
 from passagent.models.types import Message, ToolSpec
 
@@ -29,7 +29,7 @@ SPEC = ToolSpec(
     ),
 )
 
-Submit = Callable[[dict[str, str], str], Awaitable[Answer]]
+Submit = Callable[[dict[str, str], str], Awaitable[ToolAnswer]]
 """`await submit(files, call_id)`: evaluate and store a candidate, once for a call_id; the observation, whose
 data holds the `evaluation` (observe.verdict)."""
 
@@ -56,17 +56,17 @@ def pass_evaluator(workspace: Workspace, submit: Submit, start_as: float | None 
         scores.append(None)
         return versions[call_id]
 
-    def compare(call_id: str, answer: Answer) -> Answer:
+    def compare(call_id: str, answer: ToolAnswer) -> ToolAnswer:
         number, evaluation = versions[call_id], answer.data["evaluation"]
         scores[number] = evaluation["as_score"] if evaluation["status"] == "ok" else None
-        return Answer(f"{_standing(scores, number)}\n{answer.text}", answer.data)
+        return ToolAnswer(f"{_standing(scores, number)}\n{answer.text}", answer.data)
 
-    async def evaluate(files: dict[str, str], call_id: str) -> Answer:
+    async def evaluate(files: dict[str, str], call_id: str) -> ToolAnswer:
         return compare(call_id, await submit(files, call_id))
 
     pending = PendingEvaluations()
 
-    async def run(arguments: dict[str, Any], call_id: str) -> Answer:
+    async def run(arguments: dict[str, Any], call_id: str) -> ToolAnswer:
         files = candidate_files(workspace, "evaluate")
         await pending.room()
         if arguments.get("wait", True):
@@ -76,14 +76,14 @@ def pass_evaluator(workspace: Workspace, submit: Submit, start_as: float | None 
         number = keep(call_id)
         pending.start(call_id, evaluate(files, call_id))
         await asyncio.sleep(0)  # it is stored as proposed, before the reply's next call
-        return Answer(f"version {number} is being evaluated; its result is shown when it is there")
+        return ToolAnswer(f"version {number} is being evaluated; its result is shown when it is there")
 
     def replay(arguments: dict[str, Any], data: dict[str, Any], call_id: str) -> None:
         if data.get("error"):
             return
         keep(call_id)
         if "evaluation" in data:
-            compare(call_id, Answer("", data))
+            compare(call_id, ToolAnswer("", data))
         else:  # its result was not told: the files are as they were at the call
             pending.start(call_id, evaluate(workspace.files(), call_id))
 

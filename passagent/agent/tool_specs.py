@@ -22,7 +22,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
-class Answer:
+class ToolAnswer:
     """The answer to a tool's call."""
 
     text: str
@@ -42,12 +42,12 @@ class PendingEvaluations:
     """
 
     def __init__(self) -> None:
-        self._tasks: dict[str, asyncio.Future[Answer]] = {}
+        self._tasks: dict[str, asyncio.Future[ToolAnswer]] = {}
 
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def start(self, call_id: str, work: Awaitable[Answer]) -> None:
+    def start(self, call_id: str, work: Awaitable[ToolAnswer]) -> None:
         """Evaluate from now on; `work` gives the evaluator's answer."""
         self._tasks[call_id] = asyncio.ensure_future(work)
 
@@ -56,13 +56,13 @@ class PendingEvaluations:
         while len(running := [task for task in self._tasks.values() if not task.done()]) >= MOST:
             await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
 
-    def take(self) -> tuple[str, Answer] | None:
+    def take(self) -> tuple[str, ToolAnswer] | None:
         """Return a call and its result, the oldest that is there. Raises what the evaluation raised."""
         call_id = next((name for name, task in self._tasks.items() if task.done()), None)
         if call_id is None:
             return None
         answer = self._tasks.pop(call_id).result()
-        return call_id, Answer(f"[result of {EVALUATOR}, call {call_id}]\n{answer.text}", answer.data)
+        return call_id, ToolAnswer(f"[result of {EVALUATOR}, call {call_id}]\n{answer.text}", answer.data)
 
     async def settle(self) -> None:
         """Wait until all results are there."""
@@ -87,7 +87,7 @@ class Tool:
     """A tool: its schema, and `await run(arguments, call_id)`, which may raise ToolError."""
 
     spec: ToolSpec
-    run: Callable[[dict[str, Any], str], Awaitable[Answer]]
+    run: Callable[[dict[str, Any], str], Awaitable[ToolAnswer]]
     replay: Callable[[dict[str, Any], dict[str, Any], str], None] | None = None
     """`replay(arguments, data, call_id)`: do to the workspace what a call did whose answer carries `data`; a
     resume begins with it."""

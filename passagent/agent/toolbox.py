@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from passagent import extend
 from passagent.agent import editor, evaluator_tool, tool_specs
 from passagent.agent.observe import why_unrecorded
-from passagent.agent.tool_specs import Answer, Tool, schema
+from passagent.agent.tool_specs import Tool, ToolAnswer, schema
 from passagent.agent.workspace import ToolError, Workspace, candidate_files, parsed, read_task_files
 from passagent.errors import UsageError, nearest
 from passagent.evaluator.result import Evaluation
@@ -47,24 +47,24 @@ CHECK_SPEC = ToolSpec(
 def check(workspace: Workspace, outline: Outline) -> Tool:
     """Recording alone: nothing is stored, and no evaluation is used."""
 
-    async def run(arguments: dict[str, Any], call_id: str) -> Answer:
+    async def run(arguments: dict[str, Any], call_id: str) -> ToolAnswer:
         return await checked(candidate_files(workspace, "check"), outline)
 
     return Tool(CHECK_SPEC, run)
 
 
-async def checked(files: dict[str, str], outline: Outline) -> Answer:
+async def checked(files: dict[str, str], outline: Outline) -> ToolAnswer:
     """Record a candidate: its plans, else what is wrong with it. The data's `is_sound` says which."""
     problems = {name: parsed(text).problem for name, text in files.items() if name.endswith(".py")}
     lines = [f"{name}: {problem}" for name, problem in problems.items() if problem]
     if lines:
-        return Answer("\n".join(lines), {"is_sound": False})
+        return ToolAnswer("\n".join(lines), {"is_sound": False})
     plans = await outline(files)
     if isinstance(plans, Evaluation):
-        return Answer(why_unrecorded(plans, files), {"is_sound": False})
+        return ToolAnswer(why_unrecorded(plans, files), {"is_sound": False})
     outline_lines = ["what your pass does, in each call:", *plans] if plans else []
     text = "\n".join(["nothing is found wrong; nothing was run", *outline_lines])
-    return Answer(text[:MAX_PLANS], {"is_sound": True})
+    return ToolAnswer(text[:MAX_PLANS], {"is_sound": True})
 
 
 PROFILE_SPEC = ToolSpec(
@@ -79,13 +79,13 @@ def profile(workspace: Workspace, limits: Limits) -> Tool:
     """Say what limits the workspace's files, MOST_PROFILES times."""
     used = [0]
 
-    async def run(arguments: dict[str, Any], call_id: str) -> Answer:
+    async def run(arguments: dict[str, Any], call_id: str) -> ToolAnswer:
         files = candidate_files(workspace, "profile")
         if used[0] >= MOST_PROFILES:
             raise ToolError(f"the {MOST_PROFILES} profiles of this episode are used")
         text = await limits(files, arguments.get("deep", False))
         used[0] += 1
-        return Answer(text)
+        return ToolAnswer(text)
 
     def replay(arguments: dict[str, Any], data: dict[str, Any], call_id: str) -> None:
         used[0] += not data.get("error")
@@ -105,16 +105,16 @@ def search_knowledge(
 ) -> Tool:
     """Search and read the knowledge documents: `search(query, limit=MAX_PASSAGES)` and `read(path)`."""
 
-    async def run(arguments: dict[str, Any], call_id: str) -> Answer:
+    async def run(arguments: dict[str, Any], call_id: str) -> ToolAnswer:
         query, path = arguments.get("query"), arguments.get("path")
         if (query is None) == (path is None):
             raise ToolError("give either query (to search) or path (to read one of the documents found)")
         if path is not None:
             try:
-                return Answer(_cut(read(path), MAX_DOCUMENT))
+                return ToolAnswer(_cut(read(path), MAX_DOCUMENT))
             except UsageError as error:
                 raise ToolError(str(error)) from error
-        return Answer(passages(search(query, limit=MAX_PASSAGES)))
+        return ToolAnswer(passages(search(query, limit=MAX_PASSAGES)))
 
     return Tool(KNOWLEDGE_SPEC, run)
 
@@ -185,8 +185,8 @@ def open_tools(
 def _own_tool(path: str, workspace: Workspace) -> Tool:
     tool = extend.make(path, "agent.tools", workspace)
 
-    async def run(arguments: dict[str, Any], call_id: str) -> Answer:
-        return Answer(await tool.run(arguments, call_id))
+    async def run(arguments: dict[str, Any], call_id: str) -> ToolAnswer:
+        return ToolAnswer(await tool.run(arguments, call_id))
 
     return Tool(tool.spec, run)
 

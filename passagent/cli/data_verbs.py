@@ -17,7 +17,7 @@ from passagent.cli.parameters import argument, command
 from passagent.errors import PassagentError, UsageError
 from passagent.option_groups import Option
 from passagent.options import Against, BenchOptions, CollectOptions, Json
-from passagent.view.text import Answer, counted
+from passagent.view.text import Output, counted
 
 if TYPE_CHECKING:
     from passagent.data.bench.measure import Measured
@@ -39,7 +39,7 @@ def check(
         list[str] | None,
         Option("Where the runs are stored that it came from.", variable="PASSAGENT_CHECK_RUNS_DIR"),
     ],
-) -> Answer:
+) -> Output:
     """Check what export or tasks build wrote. Against its record, evaluation tasks and its runs."""
     from passagent.data.export.making import check_directory
     from passagent.data.pipeline import grouping
@@ -55,14 +55,14 @@ def check(
         ]
         data = {"directory": directory, "rows": rows, "checked": with_what}
         in_order = f"{directory}: {counted(rows, 'row')} in order ({', '.join(with_what)})"
-        return Answer(data, in_order)
+        return Output(data, in_order)
     if runs_dir:
         raise UsageError(f"{directory}: tasks build made it of no runs; leave out --runs-dir")
     problems = grouping.check(path)
     problems += grouping.leaks([directory], tasks) if tasks else []
     text = "\n".join(problems) or f"{directory}: in order; training and evaluation share nothing"
     problem = f"{directory}: {counted(len(problems), 'problem')}: {problems[0]}" if problems else ""
-    return Answer({"directory": directory, "ok": not problems, "problems": problems}, text, problem)
+    return Output({"directory": directory, "ok": not problems, "problems": problems}, text, problem)
 
 
 @command(commands)
@@ -181,7 +181,7 @@ def collect(tasks: Tasks, json: Json, **options: Unpack[CollectOptions]) -> None
         lines.append(
             f"{trials} not finished, such as run {first['run']}: {first['reason']}; the same command goes on"
         )
-    Answer(collect_table.all_data(collected), "\n".join(lines)).print(json)
+    Output(collect_table.all_data(collected), "\n".join(lines)).print(json)
     if collected.is_interrupted:
         raise Interrupted(_GO_ON)
     if collected.failed:
@@ -198,11 +198,11 @@ def collect(tasks: Tasks, json: Json, **options: Unpack[CollectOptions]) -> None
 def export(
     runs_dir: Annotated[list[str] | None, Option("Where runs are stored.", shown="runs")],
     **options: Unpack[ExportOptions],
-) -> Answer:
+) -> Output:
     """Write a data set for a trainer, checked and with a card."""
     from passagent.data.export.making import make
     from passagent.view.trajectory import summary_text
 
     summary = make(runs_dir or ["runs"], options, shlex.join(["passagent", *sys.argv[1:]]))
     out = str(options["out"])
-    return Answer({"out": out, **vars(summary)}, summary_text(out, summary))
+    return Output({"out": out, **vars(summary)}, summary_text(out, summary))

@@ -21,7 +21,7 @@ from passagent.option_groups import Option
 from passagent.options import Json, OptimizeOptions, RunsDir
 from passagent.sandbox.cache import write_whole
 from passagent.sandbox.faults import writing
-from passagent.view.text import Answer, by_column, clock, table
+from passagent.view.text import Output, by_column, clock, table
 
 if TYPE_CHECKING:
     from passagent.packages.delivery.deliver import Delivery
@@ -79,7 +79,7 @@ def extract(
     regions: Annotated[
         bool, Option("Cut the graphs into what Inductor fuses, a task each, by their share of time.")
     ],
-) -> Answer:
+) -> Output:
     """Write the graphs of your model as tasks. Each is validated against the model's own outputs."""
     from passagent.tasks.extract.extracting import extract_model
     from passagent.tasks.extract.model_capture import load_model
@@ -112,10 +112,10 @@ def extract(
     lines += [*(f"graph break at {place}" for place in extracted.breaks), *extracted.problems]
     data = {"path": out, "ok": extracted.ok, "breaks": extracted.breaks, "graphs": graphs}
     problem = "" if extracted.ok else f"{out}: {extracted.problems[0]}"
-    return Answer(data, "\n".join([*lines, f"wrote {extracted.path}"]), problem)
+    return Output(data, "\n".join([*lines, f"wrote {extracted.path}"]), problem)
 
 
-def _extract_regions(factory: str, inputs: str | None, out: str) -> Answer:
+def _extract_regions(factory: str, inputs: str | None, out: str) -> Output:
     """Cut a model into tasks below `out`; a wrong one is the answer's problem."""
     from passagent.tasks.extract.extracting import extract_regions
     from passagent.tasks.extract.model_capture import load_model
@@ -135,7 +135,7 @@ def _extract_regions(factory: str, inputs: str | None, out: str) -> Answer:
         f"wrote {len(regions.tasks)} tasks below {out}, of {regions.seconds * 1e6:.0f} us of operators"
     )
     data = {"path": out, "ok": not problems, **regions.data()}
-    return Answer(data, "\n".join(lines), f"{out}: {problems[0]}" if problems else "")
+    return Output(data, "\n".join(lines), f"{out}: {problems[0]}" if problems else "")
 
 
 @command(commands)
@@ -146,7 +146,7 @@ def package(
     out: Annotated[str, Option("The package to write; a new one.", metavar="DIR")],
     task: Annotated[list[str] | None, Option("Of each directory, in order.", metavar="TASK")],
     runs_dir: RunsDir,
-) -> Answer:
+) -> Output:
     """Make a Python package of passes for torch.compile."""
     from passagent.packages.package_writing import pack, read_sources
 
@@ -155,7 +155,7 @@ def package(
     lines += [f"left out: {name}: {why}" for name, why in packed.left_out]
     lines.append(f'use it: torch.compile(model, backend="passagent", options={{"passes": "{out}"}})')
     data = {"path": out, "operators": packed.operators, "left_out": packed.left_out}
-    return Answer(data, "\n".join(lines))
+    return Output(data, "\n".join(lines))
 
 
 @command(commands)
@@ -166,14 +166,14 @@ def explain(
     ],
     factory: Factory,
     inputs: Inputs,
-) -> Answer:
+) -> Output:
     """Say where passes of a package fit in your model. Which pass does not fit, and why."""
     from passagent.packages.loading import load_packages
     from passagent.packages.rewriting import explain_model
     from passagent.tasks.extract.model_capture import load_model
 
     explained = explain_model(load_model(factory, inputs), load_packages(passes))
-    return Answer(explained.data(), str(explained))
+    return Output(explained.data(), str(explained))
 
 
 @command(commands)
@@ -192,7 +192,7 @@ def measure(
         ),
     ],
     out: Annotated[str | None, Option("Write the package without passes that do not pay.", metavar="DIR")],
-) -> Answer:
+) -> Output:
     """Time your model with a package of passes. Beside it: eager, and Inductor alone."""
     from passagent.packages.loading import load_packages
     from passagent.packages.model_timing import measure_model
@@ -204,11 +204,11 @@ def measure(
     if out is not None:
         drop(packages[0], [*measured.losers, *measured.unused], Path(out))
     problem = f"outputs are not eager's: {measured.unequal[0]}" if measured.unequal else ""
-    return Answer(measured.data(), str(measured), problem)
+    return Output(measured.data(), str(measured), problem)
 
 
 @command(commands)
-def best(run: Run, **options: Unpack[BestOptions]) -> Answer:
+def best(run: Run, **options: Unpack[BestOptions]) -> Output:
     """Write RUN's best pass to a directory for review. With a test, a README and its plan."""
     from passagent.evaluator.candidate import Candidate
     from passagent.search.setup import stored_task
@@ -247,7 +247,7 @@ def best(run: Run, **options: Unpack[BestOptions]) -> Answer:
         since = found_since_text(store, record.id)
     data = {"run": record.id, "node": delivery.node, "path": str(path.absolute())}
     if form != "review":
-        return Answer(data, f"node {delivery.node} of run {record.id}: {path}")
+        return Output(data, f"node {delivery.node} of run {record.id}: {path}")
     from passagent.packages.delivery.deliver import figures
 
     data |= {"as_score": delivery.evaluation.as_score, "notes": delivery.notes, "files": sorted(files)}
@@ -256,7 +256,7 @@ def best(run: Run, **options: Unpack[BestOptions]) -> Answer:
     lines += [*delivery.notes, *([since] if since else [])]
     places = f"{shlex.quote(record.task_path)} --pass-dir {shlex.quote(str(path))}"
     lines.append(f"evaluate again: passagent eval {places} --device {record.device}")
-    return Answer(data, "\n".join(lines))
+    return Output(data, "\n".join(lines))
 
 
 def _check_place(path: Path, is_directory: bool, force: bool) -> None:

@@ -17,7 +17,7 @@ from passagent.option_groups import Option
 from passagent.options import RunsDir
 from passagent.sandbox.faults import writing
 from passagent.store import Store
-from passagent.view.text import Answer, console, interval, printable, table
+from passagent.view.text import Output, console, interval, printable, table
 
 if TYPE_CHECKING:
     from passagent.store.episodes import Episode
@@ -67,7 +67,7 @@ def show(
     answer.print(options["json"])
 
 
-def _stored(store: Store, what: str, number: int | None, part: str | None) -> Answer:
+def _stored(store: Store, what: str, number: int | None, part: str | None) -> Output:
     """Return a node (a number), an episode (a run and its `number`) or a run, or a `part` of it.
 
     The part of a run is that of its best node, and so of an episode. Raises UsageError for what is not there.
@@ -103,22 +103,22 @@ def _stored(store: Store, what: str, number: int | None, part: str | None) -> An
         episode = episodes.get_episode(store, node.episode_id)
     if part == "why" and node is not None:
         data = why_data(store, node)
-        return Answer(data, lambda: why_text(store, data))
+        return Output(data, lambda: why_text(store, data))
     if part == "prompt" and episode is not None:
         return _prompt(store, run, episode)
     if node is not None and part is None:
         return _node(store, node)
     if episode is not None:
         conversation = trajectory(store, run, episode)
-        return Answer(
+        return Output(
             conversation.model_dump_json(), lambda: print_trajectory(conversation, console(soft_wrap=True))
         )
     data = run_data(store, run)
     with_tree = data | {"tree": [node_row(node) for node in nodes.of_run(store, run.id)]}
-    return Answer(with_tree, lambda: f"{run_tree(store, run.id)}\n\n{run_text(store, data)}")
+    return Output(with_tree, lambda: f"{run_tree(store, run.id)}\n\n{run_text(store, data)}")
 
 
-def _prompt(store: Store, run: RunRecord, episode: Episode) -> Answer:
+def _prompt(store: Store, run: RunRecord, episode: Episode) -> Output:
     """Return the system and the task message that the episode began with, and the tools' names."""
     from passagent.store import episodes
 
@@ -131,10 +131,10 @@ def _prompt(store: Store, run: RunRecord, episode: Episode) -> Answer:
     parts = [f"===== {message['role']} =====\n{message['content']}\n" for message in messages]
     parts.append("===== tools =====\n" + "\n".join(tool["name"] for tool in messages[0].get("tools", [])))
     data = {"run": run.id, "episode": episode.number, "messages": messages}
-    return Answer(data, "\n".join(parts))
+    return Output(data, "\n".join(parts))
 
 
-def _node(store: Store, node: Node) -> Answer:
+def _node(store: Store, node: Node) -> Output:
     """Return the node: where it comes from, its evaluation and its files."""
     from passagent.search.finalists import confirmed_evaluation
     from passagent.store import episodes, nodes
@@ -158,10 +158,10 @@ def _node(store: Store, node: Node) -> Answer:
         f"\nhow it came to be: passagent show {node.id} --why{runs_dir_flag(store)} "
         "(or --prompt, --conversation)",
     ]
-    return Answer(data | {"files": files, "evaluation": judged}, "\n".join(lines))
+    return Output(data | {"files": files, "evaluation": judged}, "\n".join(lines))
 
 
-def _task(name: str) -> Answer:
+def _task(name: str) -> Output:
     """Return a task: its subgraphs with their inputs, where they come from, and the first one's text."""
     from passagent.tasks import load_task
     from passagent.tasks.reader import locate
@@ -181,27 +181,27 @@ def _task(name: str) -> Answer:
         if row["origin"]:
             lines.append("  from " + ", ".join(f"{key} {value}" for key, value in row["origin"].items()))
     data = {"task": task.name, "path": str(task.path), "key": task.key, "operators": task.operators}
-    return Answer(data | {"subgraphs": graphs}, "\n".join(lines))
+    return Output(data | {"subgraphs": graphs}, "\n".join(lines))
 
 
-def _export(path: Path, number: int | None) -> Answer:
+def _export(path: Path, number: int | None) -> Output:
     """Return what an export holds, or one row of it (from 1)."""
     from passagent.data.export.writing import CARD, read_manifest, read_rows
     from passagent.view.trajectory import print_row
 
     manifest = read_manifest(path)
     if number is None:
-        return Answer(manifest, (path / CARD).read_text(encoding="utf-8"))
+        return Output(manifest, (path / CARD).read_text(encoding="utf-8"))
     row, text = next(islice(read_rows(path), max(number, 1) - 1, None), (None, None))
     if row is None or text is None or number < 1:
         raise UsageError(f"{path}: has no row {number}; it has 1 to {manifest['rows']}")
     content = json_text.loads(text)
-    return Answer(
+    return Output(
         {"provenance": row, "row": content}, lambda: print_row(row, content, console(soft_wrap=True))
     )
 
 
-def _built(path: Path) -> Answer:
+def _built(path: Path) -> Output:
     """Return what `tasks build` wrote: what was lost at each step, and the tasks of each list."""
     from passagent.cli.task_verbs import funnel_text
     from passagent.data.pipeline.grouping import read_record
@@ -209,7 +209,7 @@ def _built(path: Path) -> Answer:
     record = read_record(path)
     lists_table = table(["list", ">tasks"], [[name, str(count)] for name, count in record["tasks"].items()])
     text = f"{funnel_text(record['funnel'])}\n{lists_table}"
-    return Answer({"directory": str(path), **record}, text)
+    return Output({"directory": str(path), **record}, text)
 
 
 @command(commands)
@@ -217,17 +217,17 @@ def diff(
     first: Annotated[int, argument("A", "A node's number.")],
     second: Annotated[int, argument("B", "Another node's.")],
     store: Store,
-) -> Answer:
+) -> Output:
     """Compare nodes A and B. Their files, and the speedup of each subgraph."""
     from passagent.store import nodes
     from passagent.view.node_changes import diff_data, diff_text
 
     data = diff_data(store, nodes.get_node(store, first), nodes.get_node(store, second))
-    return Answer(data, diff_text(data))
+    return Output(data, diff_text(data))
 
 
 @command(commands)
-def doctor(run: Run, store: Store) -> Answer:
+def doctor(run: Run, store: Store) -> Output:
     """Check that the mechanisms of RUN work. Gives figures and advice; exit code 1 if a check failed."""
     from passagent.store import runs
     from passagent.view.doctor import examine, findings_text
@@ -237,7 +237,7 @@ def doctor(run: Run, store: Store) -> Answer:
     data = {"run": record.id, "findings": [finding._asdict() for finding in findings]}
     failed = [finding.check for finding in findings if finding.verdict == "fail"]
     problem = f"run {record.id}: {len(failed)} of {len(findings)} checks failed: {', '.join(failed)}"
-    return Answer(data, findings_text(record, findings), problem if failed else "")
+    return Output(data, findings_text(record, findings), problem if failed else "")
 
 
 @command(commands)
@@ -265,7 +265,7 @@ def report(
         Option("Draw the best so far, the islands, the tokens and the tree as SVG.", metavar="DIR"),
     ],
     runs_dir: RunsDir,
-) -> Answer:
+) -> Output:
     """Write RUN as one HTML file, which opens from disk.
 
     With --pictures, draw it as SVG files, too."""
@@ -289,13 +289,13 @@ def report(
     lines = [f"run {record.id}: {path} ({count / 1e3:.0f} kB)" for path, count in sizes.items()]
     lines += [f"not drawn: {reason}" for reason in left_out]
     data = {"run": record.id, "files": sizes, "left_out": left_out}
-    return Answer(data, "\n".join(lines))
+    return Output(data, "\n".join(lines))
 
 
 @command(commands)
-def hints(store: Store) -> Answer:
+def hints(store: Store) -> Output:
     """List curated and learned hints. With where they come from, and what showing learned ones gains."""
     from passagent.view.hint_report import hint_data, hints_text
 
     data = hint_data(store)
-    return Answer(data, hints_text(data))
+    return Output(data, hints_text(data))

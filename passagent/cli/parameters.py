@@ -28,7 +28,7 @@ from passagent.option_groups import (
 )
 from passagent.options import Json, RunsDir
 from passagent.store import Store
-from passagent.view.text import Answer
+from passagent.view.text import Output
 
 SHOWN = 15
 """Options that `--help` shows of a command at most; `--help-all` shows all."""
@@ -47,14 +47,14 @@ def command(
 
     A parameter with an Option is an option, another one an argument; `**options: Unpack[Group]`
     stands for all options of the group. The function is called with values that were checked. What returns
-    an Answer has --json, too; what takes a `store` has --runs-dir, whose store is open until the Answer is
+    an Output has --json, too; what takes a `store` has --runs-dir, whose store is open until the Output is
     printed. is_callback: what a group of commands does without one of them.
     """
 
     def register(function: Callable[..., object]) -> Callable[..., object]:
         hints = get_type_hints(function, include_extras=True)
         arguments, options, own_options = list[inspect.Parameter](), dict[str, Any](), dict[str, Any]()
-        group, answers = None, Answer in parts_of(hints["return"])
+        group, answers = None, Output in parts_of(hints["return"])
         for parameter in inspect.signature(function).parameters.values():
             hint = hints[parameter.name]
             if parameter.kind is parameter.VAR_KEYWORD:
@@ -81,7 +81,7 @@ def command(
                 if Store in hints.values():
                     values["store"] = stack.enter_context(Store.open(values.pop("runs_dir"), create=False))
                 answer = function(**values)
-                if isinstance(answer, Answer):
+                if isinstance(answer, Output):
                     answer.print(as_json)
 
         parameters = [*arguments, *(_parameter(name, hint) for name, hint in options.items())]

@@ -17,7 +17,7 @@ from passagent.cli.run_verbs import Task
 from passagent.errors import PassagentError, UsageError
 from passagent.option_groups import Option, options_of
 from passagent.options import Device, EvalOptions, EvaluatorOptions, Json, OwnLibrary, config_of, settings_of
-from passagent.view.text import Answer, by_column, number, table
+from passagent.view.text import Output, by_column, number, table
 
 if TYPE_CHECKING:
     from passagent.evaluator.candidate import Candidate
@@ -39,7 +39,7 @@ SHOWN_DIGITS = 12
 
 
 @command(commands, "eval")
-def evaluate(task: Task, **options: Unpack[EvalOptions]) -> Answer:
+def evaluate(task: Task, **options: Unpack[EvalOptions]) -> Output:
     """Judge a pass directory on TASK. Is it correct, and how fast?
 
     A pass that was measured before on this machine is answered from the store. Exit code 1 if it is not ok.
@@ -59,7 +59,7 @@ def evaluate(task: Task, **options: Unpack[EvalOptions]) -> Answer:
         status, score = (None, None) if isinstance(outcome, str) else (outcome.status, outcome.as_score)
         why = outcome if isinstance(outcome, str) else f"{status}, AS {number(score, 4)}"
         data = {"reward": value, "status": status, "as_score": score}
-        return Answer(data, f"reward {value}: {why}")
+        return Output(data, f"reward {value}: {why}")
     loaded = load_task(task)
     candidate = Candidate.from_dir(options["pass_dir"] or loaded.path / "pass_dir")
     result = _judged(loaded, candidate, options, options["fresh"])
@@ -71,7 +71,7 @@ def evaluate(task: Task, **options: Unpack[EvalOptions]) -> Answer:
         lines.append(opinion_line(evaluation.validator))
     if result.from_store:
         lines.append(f"measured {result.measured_at}, from the store; --fresh measures again")
-    return Answer(data, "\n".join(lines), _problem(evaluation))
+    return Output(data, "\n".join(lines), _problem(evaluation))
 
 
 def _problem(evaluation: Evaluation) -> str:
@@ -80,7 +80,7 @@ def _problem(evaluation: Evaluation) -> str:
 
 
 @command(commands)
-def profile(pass_dir: PassDir, task: Task, **options: Unpack[ProfileOptions]) -> Answer:
+def profile(pass_dir: PassDir, task: Task, **options: Unpack[ProfileOptions]) -> Output:
     """Say what limits a pass on TASK. Speed of light, compilers' figures, a trace; --deep: GPU counters."""
     from passagent.evaluator.candidate import Candidate
     from passagent.evaluator.fleet.opening import LOCAL
@@ -93,7 +93,7 @@ def profile(pass_dir: PassDir, task: Task, **options: Unpack[ProfileOptions]) ->
     candidate = Candidate.from_dir(pass_dir)
     evaluation = _judged(loaded, candidate, options).evaluation
     profiled = profile_evaluated(loaded, candidate, evaluation, config.evaluator.device, options["deep"])
-    return Answer(profiled.as_json(), profiled.report(), _problem(evaluation))
+    return Output(profiled.as_json(), profiled.report(), _problem(evaluation))
 
 
 def _judged(
@@ -120,7 +120,7 @@ def plan(
         Option("cpu or cuda; no GPU is needed for either.", shown="cuda for Triton and CUDA C++, else cpu"),
     ],
     ir: Annotated[Literal["ttir"] | None, Option("Also print what each Triton kernel became.")],
-) -> Answer:
+) -> Output:
     """Show what a pass does on TASK in each call. Allocations, launches with their arguments, bytes moved."""
     from passagent.evaluator.candidate import Candidate
     from passagent.evaluator.target import uses_triton
@@ -145,8 +145,8 @@ def plan(
         answer = record(process, candidate, subgraphs, target, device_facts(), rule)
     data = answer.model_dump_json()
     if not isinstance(answer, Recorded):
-        return Answer(data, None, _place(answer) + answer.message)
-    return Answer(data, recording_text(answer.recording, ir == "ttir"), _unmatched(candidate, answer))
+        return Output(data, None, _place(answer) + answer.message)
+    return Output(data, recording_text(answer.recording, ir == "ttir"), _unmatched(candidate, answer))
 
 
 def _unmatched(candidate: Candidate, answer: Recorded) -> str:
@@ -175,7 +175,7 @@ def _place(refusal: Refusal) -> str:
 
 
 @command(library_app, "list")
-def library_list(library: OwnLibrary) -> Answer:
+def library_list(library: OwnLibrary) -> Output:
     """List the passes that are kept, the fastest first."""
     from passagent.store.pass_library import PassLibrary
 
@@ -190,14 +190,14 @@ def library_list(library: OwnLibrary) -> Answer:
         "status": lambda of: of.status + (f", verified {of.verified_at[:10]}" if of.verified_at else ""),
     }
     data = {"library": str(stored.path), "passes": [record.data() for record in passes]}
-    return Answer(data, table(*by_column(passes, columns)))
+    return Output(data, table(*by_column(passes, columns)))
 
 
 @command(library_app, "show")
 def library_show(
     word: Annotated[str, argument("HASH", "The beginning of a region's hash, as list shows it.")],
     library: OwnLibrary,
-) -> Answer:
+) -> Output:
     """Show a pass: where it comes from, how it was measured, its text."""
     from passagent.store.pass_library import PassLibrary
 
@@ -206,7 +206,7 @@ def library_show(
     data = record.data()
     lines = [f"{f'{key}:':<13}{value}" for key, value in data.items() if key != "files" and value is not None]
     lines += [f"\n--- {name}\n{text.rstrip()}" for name, text in record.sources.items()]
-    return Answer(data, "\n".join(lines))
+    return Output(data, "\n".join(lines))
 
 
 @command(library_app, "verify")

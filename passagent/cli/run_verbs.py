@@ -20,7 +20,7 @@ from passagent.option_groups import Option
 from passagent.options import ForkOptions, Json, Natural, ResumeOptions, RunOptions, RunsDir
 from passagent.sandbox.faults import writing
 from passagent.store import Store
-from passagent.view.text import Answer, by_column, clock, number, table
+from passagent.view.text import Output, by_column, clock, number, table
 
 if TYPE_CHECKING:
     from passagent.store.runs import Run as RunRecord
@@ -83,7 +83,7 @@ def stop(
     run: Run,
     after_episodes: Annotated[bool, Option("Finish the episodes under way first.")],
     store: Store,
-) -> Answer:
+) -> Output:
     """Stop a live RUN, as Ctrl-C does. Model calls under way are finished and stored."""
     from passagent.store import runs, sessions
 
@@ -94,11 +94,11 @@ def stop(
     finished = "the episodes under way are finished first" if after_episodes else finished
     process = driver._asdict() if driver else None
     data = {"run": before.id, "wanted": wanted, "was": before.wanted, "process": process}
-    return Answer(data, f"run {before.id}: asked to stop; {finished}; go on with {go_on}")
+    return Output(data, f"run {before.id}: asked to stop; {finished}; go on with {go_on}")
 
 
 @command(runs_app, is_callback=True)
-def list_runs(context: typer.Context, runs_dir: RunsDir) -> Answer | None:
+def list_runs(context: typer.Context, runs_dir: RunsDir) -> Output | None:
     """List the runs, newest first. `passagent runs rm RUN...` removes some."""
     from passagent.store import runs
     from passagent.view.run_summary import run_row
@@ -124,7 +124,7 @@ def list_runs(context: typer.Context, runs_dir: RunsDir) -> Answer | None:
         ">time": lambda run: clock(run["elapsed_s"]),
     }
     drop = ["device", "begun (UTC)", "time", "model", "seed"]
-    return Answer({"runs": listed}, table(*by_column(listed, columns), indent="", drop=drop))
+    return Output({"runs": listed}, table(*by_column(listed, columns), indent="", drop=drop))
 
 
 def _seed_text(run: dict[str, Any]) -> str:
@@ -137,7 +137,7 @@ def runs_rm(
     names: Annotated[list[str], argument("RUN...", "Ids of runs, unique prefixes, or 'last'.")],
     yes: Annotated[bool, Option("Do not ask.", flags=("--yes", "-y"))],
     store: Store,
-) -> Answer | None:
+) -> Output | None:
     """Remove runs at rest, with all that is theirs alone."""
     from passagent.store import runs, sessions
 
@@ -167,7 +167,7 @@ def runs_rm(
         rows = "{nodes} nodes, {evaluations} evaluations, {messages} messages".format(**counts)
         lines.append(f"removed run {name}: {rows}{hints}")
     lines.append(f"passagent gc{sessions.runs_dir_flag(store)} frees the space")
-    return Answer({"removed": removed}, "\n".join(lines))
+    return Output({"removed": removed}, "\n".join(lines))
 
 
 @command(commands)
@@ -182,7 +182,7 @@ def status(
     ],
     store: Store,
     json: Json,
-) -> Answer | None:
+) -> Output | None:
     """Show the state of RUN. Processes, budgets, pace, best so far; with -f, its events as they happen."""
     from passagent.store import runs, sessions
     from passagent.view.run_summary import status_data, status_text
@@ -194,7 +194,7 @@ def status(
     listed = [runs.find_run(store, run or "last")] if run is not None or not live else live
     data = [status_data(store, record) for record in listed]
     one_or_all = data[0] if run is not None else {"runs": data}
-    return Answer(one_or_all, "\n\n".join(status_text(store, of) for of in data))
+    return Output(one_or_all, "\n\n".join(status_text(store, of) for of in data))
 
 
 def _follow(store: Store, run: RunRecord, count: int, as_json: bool) -> None:
@@ -228,7 +228,7 @@ _OF_A_RUN = {"run.log", "best", "best.new", "devices.json"}
 
 
 @command(commands)
-def gc(dry_run: Annotated[bool, Option("Say what would go, remove nothing.")], store: Store) -> Answer:
+def gc(dry_run: Annotated[bool, Option("Say what would go, remove nothing.")], store: Store) -> Output:
     """Remove what nothing needs. Old directories, files of dead evaluators, old kernels."""
     from passagent.evaluator.reference.leftovers import dead_scratch, unused_builds
     from passagent.store import runs, sessions
@@ -269,7 +269,7 @@ def gc(dry_run: Annotated[bool, Option("Say what would go, remove nothing.")], s
     lines = [table(["what", ">count", ">size"], rows, indent="")] if rows else []
     lines.append(f"{'would free' if dry_run else 'freed'} {_size(total)}{f'; {reason}' if reason else ''}")
     data = {"dry_run": dry_run, "bytes": total, "kept": reason or None, "found": leftovers}
-    return Answer(data, "\n".join(lines))
+    return Output(data, "\n".join(lines))
 
 
 def _size(size: int) -> str:

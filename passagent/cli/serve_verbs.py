@@ -21,7 +21,7 @@ from passagent.cli.groups import McpOptions, ModelsOptions, WorkerOptions
 from passagent.cli.parameters import argument, command
 from passagent.errors import InfrastructureError, PassagentError, UsageError
 from passagent.options import Json, config_of
-from passagent.view.text import Answer, by_column, table
+from passagent.view.text import Output, by_column, table
 
 if TYPE_CHECKING:
     from passagent.config import Config, ModelConfig
@@ -151,7 +151,7 @@ def mcp(**options: Unpack[McpOptions]) -> None:
 
 
 @command(commands)
-def models(**options: Unpack[ModelsOptions]) -> Answer:
+def models(**options: Unpack[ModelsOptions]) -> Output:
     """List models with their addresses, keys and prices. Exit code 1 if one fails --check."""
     from passagent.models.prices import prices_of, read_prices
     from passagent.models.probe import distinct_models
@@ -168,7 +168,7 @@ def models(**options: Unpack[ModelsOptions]) -> Answer:
     if failed := [result for result in checks.values() if not result["ok"]]:
         first = f"{failed[0]['model']}: {failed[0]['error']}"
         problem = f"{len(failed)} of {len(checks)} models failed the check: {first}"
-    return Answer(data, text, problem)
+    return Output(data, text, problem)
 
 
 def configured(config: Config) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from passagent.cli.parameters import argument, command
 from passagent.errors import MachineFault, TaskError, UsageError
 from passagent.option_groups import Option
 from passagent.options import Against, Device, SettingsOptions, Share
-from passagent.view.text import Answer, by_column, counted, table
+from passagent.view.text import Output, by_column, counted, table
 
 if TYPE_CHECKING:
     from passagent.tasks.suites.problems import Row
@@ -32,7 +32,7 @@ commands.add_typer(tasks_app, name="tasks")
 
 
 @command(tasks_app, "list")
-def tasks_list() -> Answer:
+def tasks_list() -> Output:
     """List the example tasks. example:NAME works wherever a command takes a task."""
     from passagent.tasks import load_task
     from passagent.tasks.reader import PREFIX, examples
@@ -48,7 +48,7 @@ def tasks_list() -> Answer:
         "operators": lambda row: ", ".join(row["operators"]),
     }
     text = f"{table(*by_column(data, columns), indent='')}\nrun one with: passagent run {PREFIX}NAME"
-    return Answer({"tasks": data}, text)
+    return Output({"tasks": data}, text)
 
 
 @command(tasks_app, "check")
@@ -60,7 +60,7 @@ def tasks_check(
         Option("Say what the expert lowers of each task for --device, and why not the rest; nothing is run."),
     ],
     device: Device,
-) -> Answer:
+) -> Output:
     """Check that the subgraphs of tasks are runnable and analysable.
 
     With --against: that they share nothing with other tasks. With --coverage: what the expert lowers.
@@ -72,13 +72,13 @@ def tasks_check(
 
         shared = leaks(tasks, list(against))
         problem = f"{counted(len(shared), 'task')} in {', '.join(against)}: {shared[0]}" if shared else ""
-        return Answer({"ok": not shared, "shared": shared}, "\n".join(shared) or "nothing is shared", problem)
+        return Output({"ok": not shared, "shared": shared}, "\n".join(shared) or "nothing is shared", problem)
     if coverage:
         return _check_coverage(tasks, (device or "cpu").partition(":")[0])
     return _check_tasks(tasks, device or "cpu")
 
 
-def _check_tasks(words: list[str], device: str) -> Answer:
+def _check_tasks(words: list[str], device: str) -> Output:
     """Return what is wrong with the subgraphs of tasks."""
     from passagent.tasks.tasklist import find_tasks
 
@@ -96,7 +96,7 @@ def _check_tasks(words: list[str], device: str) -> Answer:
         for result in results:
             weak = result["weak"]
             lines += [f"{result['name']}: a result on it says little: {weakness}" for weakness in weak]
-    return Answer({"ok": not problem, "tasks": checked}, "\n".join(lines), problem)
+    return Output({"ok": not problem, "tasks": checked}, "\n".join(lines), problem)
 
 
 def _check_beside(root: Path, device: str) -> list[dict[str, Any]]:
@@ -122,7 +122,7 @@ def _check_beside(root: Path, device: str) -> list[dict[str, Any]]:
     return checked
 
 
-def _check_coverage(words: list[str], target: str) -> Answer:
+def _check_coverage(words: list[str], target: str) -> Output:
     """Return what the expert lowers of each task; one that cannot be read is the answer's problem."""
     from passagent.expert.coverage import cover, totals
     from passagent.tasks.tasklist import find_tasks
@@ -150,7 +150,7 @@ def _check_coverage(words: list[str], target: str) -> Answer:
     }
     broken = [task.error for task in coverages if task.error]
     count = f"{len(broken)} of {len(paths)} tasks could not be read"
-    return Answer(data, "\n".join(lines), f"{count}, such as {broken[0]}" if broken else "")
+    return Output(data, "\n".join(lines), f"{count}, such as {broken[0]}" if broken else "")
 
 
 @command(tasks_app, "import")
@@ -164,7 +164,7 @@ def tasks_import(
         argument("PATH", "The suite's directory or file; of opinfo operators, such as add,softmax, or all."),
     ],
     **options: Unpack[ImportOptions],
-) -> Answer:
+) -> Output:
     """Make tasks of another suite's problems. Their code runs shut in, each in a process of its own."""
     from passagent.evaluator.hardware.devices import first_device
     from passagent.tasks.suites.import_problems import import_problems
@@ -195,7 +195,7 @@ def tasks_import(
     share, problem = f"{len(refused)} of {len(rows)} problems became no task", ""
     if len(refused) > options["most_refused"] * len(rows):
         problem = f"{share}, such as {refused[0].name}: {refused[0].message}"
-    return Answer(data, text, problem)
+    return Output(data, text, problem)
 
 
 def _import_table(rows: list[Row]) -> str:
@@ -218,7 +218,7 @@ def tasks_build(
     samples: Annotated[list[str], argument("SAMPLES...", "Directories of full graphs in GraphNet's layout.")],
     most_refused: Annotated[Share, Option("Exit with 1 if a larger share is refused.", default=0.03)],
     **options: Unpack[BuildOptions],
-) -> Answer:
+) -> Output:
     """Make tasks of SAMPLES, for training and for evaluation. The same command again goes on.
 
     The models in SAMPLES are executed, shut in. Exit code 1 if too many samples are refused.
@@ -231,7 +231,7 @@ def tasks_build(
     text = f"{funnel_text(record['funnel'])}\nwrote {counts} to {out}"
     count, total = record["funnel"][0]["in"] - record["funnel"][0]["out"], record["funnel"][0]["in"]
     problem = f"{out}: {count} of {total} samples are refused" if count > most_refused * total else ""
-    return Answer({"out": out, **record}, text, problem)
+    return Output({"out": out, **record}, text, problem)
 
 
 def funnel_text(steps: list[dict[str, Any]]) -> str:
@@ -258,7 +258,7 @@ def tasks_export(
         ),
     ],
     **options: Unpack[SettingsOptions],
-) -> Answer:
+) -> Output:
     """Write tasks as environments of Harbor. Each has an instruction, an image and a test."""
     from passagent.config import load_config
     from passagent.data.rl.harbor import export as write_tasks
@@ -269,4 +269,4 @@ def tasks_export(
     pairs = [f"{key}={json_text.dumps(value)}" for key, value in settings.items()]
     places = write_tasks(find_tasks(tasks), Path(harbor), config, pairs, Path(wheel) if wheel else None)
     written = [str(path) for path in places]
-    return Answer({"format": "harbor", "tasks": written}, "\n".join(written))
+    return Output({"format": "harbor", "tasks": written}, "\n".join(written))

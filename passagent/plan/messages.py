@@ -120,7 +120,7 @@ def as_lines(text: str) -> Lines:
     return "\n".join(map(as_line, text.splitlines()))[:5000]
 
 
-class Answer(Record):
+class RecordingAnswer(Record):
     """The answer of the recording process."""
 
     answer: Annotated[Recorded | Refusal, Field(discriminator="kind")]

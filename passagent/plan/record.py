@@ -18,9 +18,9 @@ from passagent.plan.check import PlanError
 from passagent.plan.convert import bound_argument
 from passagent.plan.messages import (
     MOST_ANSWER,
-    Answer,
     Failing,
     Recorded,
+    RecordingAnswer,
     Refusal,
     Request,
     Subgraph,
@@ -78,7 +78,7 @@ def read_answer(raw: bytes, request: Request) -> Recorded | Refusal:
     if len(raw) > MOST_ANSWER:
         return Refusal(message=f"its plans are larger than {MOST_ANSWER >> 20} MiB")
     try:
-        answer = Answer.model_validate_json(raw).answer
+        answer = RecordingAnswer.model_validate_json(raw).answer
         if isinstance(answer, Recorded):
             _check_fits(answer, request)
             return answer

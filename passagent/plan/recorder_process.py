@@ -31,9 +31,9 @@ def answer(request: bytes, scratch: Path) -> bytes:
     """Record what a request (messages.py) holds, and answer with plain data."""
     import torch
 
-    from passagent.plan.messages import Answer, Request
+    from passagent.plan.messages import RecordingAnswer, Request
     from passagent.plan.recording import record
 
     torch.set_num_threads(1)
     recorded: Any = record(Request.model_validate_json(request), scratch / "candidate")
-    return Answer(answer=recorded).canonical()
+    return RecordingAnswer(answer=recorded).canonical()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from passagent.agent import validator
 from passagent.agent.observe import observation, verdict
 from passagent.agent.prompt import note_of
-from passagent.agent.tool_specs import Answer
+from passagent.agent.tool_specs import ToolAnswer
 from passagent.agent.workspace import ToolError
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError, PassagentError
@@ -42,16 +42,16 @@ RETRY_AFTER_S = (1.0, 10.0)
 """Waits before an evaluation that the machine failed is tried again, s."""
 
 
-def submitter(session: Session, episode: Episode) -> Callable[[dict[str, str], str], Awaitable[Answer]]:
+def submitter(session: Session, episode: Episode) -> Callable[[dict[str, str], str], Awaitable[ToolAnswer]]:
     """`submit(files, call_id)` of an episode; a call that is repeated after a crash finds its node again."""
 
-    async def submit(files: dict[str, str], call_id: str) -> Answer:
+    async def submit(files: dict[str, str], call_id: str) -> ToolAnswer:
         node, evaluation = propose(session.store, episode, files, call_id), None
         if node.state != "done":
             node, evaluation = await judge(session, node, Candidate(files))
         evaluation = evaluation or evaluation_of(session.store, node)
         repeat, answer = _repeat_line(session.store, node), tell(session.store, node, files, evaluation)
-        return Answer(f"{repeat}\n{answer}" if repeat else answer, {"evaluation": verdict(evaluation)})
+        return ToolAnswer(f"{repeat}\n{answer}" if repeat else answer, {"evaluation": verdict(evaluation)})
 
     return submit
 

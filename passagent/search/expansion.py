@@ -14,7 +14,8 @@ from passagent.evaluator.target import target_of
 from passagent.models.types import Message, Usage
 from passagent.search.candidates import limits_of, submitter
 from passagent.search.episode_context import describe, episode_context
-from passagent.search.islands import IslandView, choose_parent, gains_after, is_progress, log_gain
+from passagent.search.islands import IslandView, gains_after, is_progress, log_gain
+from passagent.search.policies import choose_parent
 from passagent.search.run_models import choose_model, metered, writer_of
 from passagent.search.session import Session
 from passagent.store import SEEDS, Episode, Node, episodes, hint_uses, nodes, runs

@@ -12,7 +12,7 @@ from passagent.agent.prompt import short_note
 from passagent.evaluator.result import Evaluation
 from passagent.search import finalists
 from passagent.search.finalists import confirmed_evaluation, rounds_of, standing
-from passagent.search.islands import why_none
+from passagent.search.policies import why_none
 from passagent.search.run_files import devices_of
 from passagent.search.setup import stored_config
 from passagent.store import Store, episodes, ledger, nodes, runs, sessions

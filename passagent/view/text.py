@@ -44,7 +44,7 @@ def console(stream: TextIO | None = None, soft_wrap: bool = False) -> Console:
     return Console(file=stream, highlight=False, soft_wrap=soft_wrap, color_system=system)  # type: ignore[arg-type]
 
 
-class Answer(NamedTuple):
+class Output(NamedTuple):
     """The answer of a command, in both forms."""
 
     data: Any

@@ -38,7 +38,7 @@ from passagent.store.locks import locked
 from passagent.store.outputs import RowFile, whole_directory
 from passagent.tasks.extract.sample import write_sample
 from passagent.tasks.reader import FILES, write_list
-from passagent.tasks.suites.forked_jobs import Answer, Function, Jobs
+from passagent.tasks.suites.forked_jobs import Function, JobResult, Jobs
 
 _KINDS = ("fusible", "classical")
 """The kinds of subgraphs of which some are for evaluation."""
@@ -50,7 +50,7 @@ Data = dict[str, Any]
 """A graph or a subgraph as plain data."""
 
 
-class Done(Answer):
+class Done(JobResult):
     """The kept result of a job."""
 
     key: str

@@ -15,7 +15,7 @@ from passagent.agent import toolbox
 from passagent.agent.episode import answer
 from passagent.agent.observe import observation, verdict
 from passagent.agent.prompt import compose
-from passagent.agent.tool_specs import Answer, Tool
+from passagent.agent.tool_specs import Tool, ToolAnswer
 from passagent.agent.toolbox import SPECS
 from passagent.config import Config, load_config
 from passagent.data.rl.reward import SharedEvaluator, reward_of, shared
@@ -141,14 +141,14 @@ class PassEnv:
         """The agent's tools on an empty directory."""
         config = self._config.evaluator
 
-        async def submit(files: dict[str, str], call_id: str) -> Answer:
+        async def submit(files: dict[str, str], call_id: str) -> ToolAnswer:
             candidate = Candidate(files)
             evaluation = self._seen.get(candidate.key) or await evaluator.evaluate(task, candidate)
             self._seen[candidate.key] = evaluation  # measuring the same files until luck helps gains nothing
             before = self.best.as_score if self.best and self.best.status == "ok" else None
             self._take(evaluation, files)
             text = observation(evaluation, best_as=before, files=files)
-            return Answer(text, {"evaluation": verdict(evaluation)})
+            return ToolAnswer(text, {"evaluation": verdict(evaluation)})
 
         async def outline(files: dict[str, str]) -> Evaluation | list[str]:
             return await evaluator.outline(task, Candidate(files))

@@ -16,7 +16,7 @@ from passagent.errors import TaskError
 from passagent.evaluator.reference.keeping import are_too_many
 from passagent.evaluator.reference.reference import Reference
 from passagent.evaluator.runner.endings import WorkerDied, WorkerTimeout, failed, lost
-from passagent.evaluator.runner.process import Answer, Worker
+from passagent.evaluator.runner.process import Worker, WorkerAnswer
 from passagent.evaluator.runner.worker_messages import Load, R, Release, Request
 from passagent.sandbox.channel import Arena
 
@@ -74,7 +74,7 @@ class EagerWorker:
             outputs.close()
         self._held[reference.name] = _HeldSubgraph(weakref.ref(reference), size, reply.dispatches)
 
-    def ask(self, request: Request[R], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer[R]:
+    def ask(self, request: Request[R], timeout_s: float, fds: tuple[int, ...] = ()) -> WorkerAnswer[R]:
         """The worker's answer. Raises InfrastructureError: it runs nothing but what eager ran before.
 
         Raises TaskError where a compiler fails.

@@ -21,7 +21,7 @@ from passagent.evaluator.reference.reference import Reference, run_request
 from passagent.evaluator.result import Candidate, GraphResult, Subject, Violation
 from passagent.evaluator.runner.endings import WorkerDied, WorkerTimeout, last_line
 from passagent.evaluator.runner.fresh import Draw
-from passagent.evaluator.runner.process import Answer, Worker
+from passagent.evaluator.runner.process import Worker, WorkerAnswer
 from passagent.evaluator.runner.worker_messages import Audit, Kept, Load, R, Release, Request, Tensor
 from passagent.evaluator.score import SETS, STRICT_T
 from passagent.evaluator.sizes import VIOLATIONS, plain
@@ -78,7 +78,7 @@ class LoadedWorker:
             raise_for(answer.error)
         return answer.reply
 
-    def ask(self, request: Request[R], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer[R]:
+    def ask(self, request: Request[R], timeout_s: float, fds: tuple[int, ...] = ()) -> WorkerAnswer[R]:
         """Ask as Worker.ask does, within what is left to the candidate; not for twice eager's time."""
         held, allowance = self._held.get(getattr(request, "id", "")), self._allowance
         free_s = 2 * held.reference.eager_s + self._config.budget_s if held is not None else 0.0

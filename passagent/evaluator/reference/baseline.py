@@ -39,7 +39,7 @@ from passagent.evaluator.reference.reference import Reference, of_eager, run_req
 from passagent.evaluator.runner import endings, hostless, worker_messages
 from passagent.evaluator.runner.endings import WorkerDied, WorkerTimeout, last_line
 from passagent.evaluator.runner.fresh import Rotation, Windows
-from passagent.evaluator.runner.process import Answer, Worker, WorkerServer, answered
+from passagent.evaluator.runner.process import Worker, WorkerAnswer, WorkerServer, answered
 from passagent.evaluator.runner.samples import counted
 from passagent.evaluator.runner.thread_worker import ThreadServer
 from passagent.evaluator.runner.worker_messages import R, Request
@@ -179,7 +179,7 @@ class Baseline:
             held.roundings = next(filter(None, (answer.reply.operators for answer in answers)), [])
         return held.roundings
 
-    def _ask(self, request: Request[R]) -> Answer[R]:
+    def _ask(self, request: Request[R]) -> WorkerAnswer[R]:
         """Ask about a subgraph at hand. Raises InfrastructureError: eager did answer before."""
         assert self._worker is not None
         try:

@@ -15,7 +15,7 @@ from torch import fx
 from torch.utils._pytree import tree_leaves
 
 from passagent.evaluator.reference.reference import Reference, run_request
-from passagent.evaluator.runner.process import Answer
+from passagent.evaluator.runner.process import WorkerAnswer
 from passagent.evaluator.runner.worker_messages import Run, RunReply
 from passagent.tasks.graphio import load_graph, operator_name
 from passagent.tasks.reader import Subgraph
@@ -82,7 +82,7 @@ def _storages(value: Any) -> set[int]:
     return {tensor.untyped_storage()._cdata for tensor in tree_leaves(value)}
 
 
-def affordable_inputs(reference: Reference, ask: Callable[[Run], Answer[RunReply]]) -> list[int]:
+def affordable_inputs(reference: Reference, ask: Callable[[Run], WorkerAnswer[RunReply]]) -> list[int]:
     """Find inputs that can be changed before every call: the largest are left out if it takes too long.
 
     `ask`: for calls of eager's.

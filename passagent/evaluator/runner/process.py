@@ -38,7 +38,7 @@ _TAKE_S = 20.0
 
 
 @dataclass(frozen=True)
-class Answer(Generic[R]):
+class WorkerAnswer(Generic[R]):
     """A worker's message, and the referee's own clock between the worker's start and end marks, ns."""
 
     said: R | Failure
@@ -129,7 +129,7 @@ class Worker:
             self.kill()
             raise InfrastructureError(f"a worker died before it was ready{why}") from error
 
-    def ask(self, request: Request[R], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer[R]:
+    def ask(self, request: Request[R], timeout_s: float, fds: tuple[int, ...] = ()) -> WorkerAnswer[R]:
         """Send a request and wait for its reply.
 
         Before that it waits until the device may be used, if another program times on it. Raises
@@ -139,7 +139,7 @@ class Worker:
             self.asked_at = time.monotonic()
             return self._answered(request, timeout_s, fds)
 
-    def _answered(self, request: Request[R], timeout_s: float, fds: tuple[int, ...]) -> Answer[R]:
+    def _answered(self, request: Request[R], timeout_s: float, fds: tuple[int, ...]) -> WorkerAnswer[R]:
         deadline = time.monotonic() + timeout_s
         started: int | None = None
         ended: int | None = None
@@ -157,7 +157,7 @@ class Worker:
                     if marks is not None and isinstance(reply, worker_messages.RunReply):
                         samples, copying = marks.times()
                         reply = reply.model_copy(update={"samples": samples, "copying": copying})
-                    return Answer(reply, clocked, max(0, waited))
+                    return WorkerAnswer(reply, clocked, max(0, waited))
                 if reply.mark == "end":
                     ended = now
                     waited = self._waited_ns() - before if before is not None else 0

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from passagent.evaluator.result import Measured
-from passagent.evaluator.runner.process import Answer
+from passagent.evaluator.runner.process import WorkerAnswer
 from passagent.evaluator.runner.worker_messages import RunReply
 
 LEAST = 10
@@ -45,7 +45,7 @@ class Samples:
         """All end-to-end times in order."""
         return [n for block in self.blocks for n in block]
 
-    def add(self, answer: Answer[RunReply]) -> None:
+    def add(self, answer: WorkerAnswer[RunReply]) -> None:
         """Take a block."""
         times = answer.reply.samples
         self.blocks.append(times)

@@ -25,7 +25,7 @@ from passagent.errors import InfrastructureError
 from passagent.evaluator.reference.reference import Reference, run_request
 from passagent.evaluator.runner.fresh import Draw, Windows
 from passagent.evaluator.runner.lockstep import Turn
-from passagent.evaluator.runner.process import Answer
+from passagent.evaluator.runner.process import WorkerAnswer
 from passagent.evaluator.runner.samples import Samples, Timing
 from passagent.evaluator.runner.worker_messages import (
     DeviceTimes,
@@ -84,7 +84,7 @@ class Side(Protocol):
     overhead_ns: int
     """The host's part of each of its times, which does not count."""
 
-    def ask(self, request: Request[R], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer[R]:
+    def ask(self, request: Request[R], timeout_s: float, fds: tuple[int, ...] = ()) -> WorkerAnswer[R]:
         """Send a request, and descriptors beside, and wait for its reply."""
         ...
 
@@ -252,7 +252,7 @@ def _groups(pair: TimedPair, draw: Draw, per_call_s: float) -> Timing:
             is_warm, begun = per_call_s >= turns.LONG_CALL_S, begun + shared
 
 
-def _in_turn(pair: TimedPair, groups: list[Turns], timing: Timing) -> Answer[LockstepReply]:
+def _in_turn(pair: TimedPair, groups: list[Turns], timing: Timing) -> WorkerAnswer[LockstepReply]:
     """Have both workers make the calls of `groups` in turn; adds the times. The candidate's answer."""
     timeout_s, reference = pair.effort.timeout_s, pair.reference
     mine = Lockstep(id=reference.name, groups=groups, often=reference.often, side=1)
@@ -362,7 +362,7 @@ def _device_times(pair: TimedPair, timing: Timing, draw: Draw) -> None:
             pair.share()
 
 
-def _block(pair: TimedPair, side: Side, request: Run) -> Answer[RunReply]:
+def _block(pair: TimedPair, side: Side, request: Run) -> WorkerAnswer[RunReply]:
     answer = side.ask(request, pair.effort.timeout_s)
     if answer.error is not None:
         raise TimedCallError(answer.error)

@@ -70,7 +70,7 @@ class Ended(BaseModel):
         return self.reason != "memory"
 
 
-class Answer(Ended):
+class JobResult(Ended):
     """The result of a job."""
 
     value: Any = None
@@ -98,7 +98,7 @@ class Jobs(ExitStack):
                 self.close()
                 raise
 
-    def run(self, function: Function, payload: dict[str, Any]) -> Answer:
+    def run(self, function: Function, payload: dict[str, Any]) -> JobResult:
         """Call the function in a new process. Raises InfrastructureError if none can be forked."""
         try:
             server = self._idle.get_nowait()
@@ -118,19 +118,19 @@ class Jobs(ExitStack):
         return answer.model_copy(update={"seconds": round(time.monotonic() - begun, 2)})
 
 
-def _read(raw: bytes | None, status: int, is_memory_short: bool, timeout_s: float) -> Answer:
+def _read(raw: bytes | None, status: int, is_memory_short: bool, timeout_s: float) -> JobResult:
     """Read what a process answered before it ended with `status`; None: it did not answer in time."""
     if raw is None:
-        return Answer(reason="timeout", message=f"takes more than {timeout_s:g} s")
+        return JobResult(reason="timeout", message=f"takes more than {timeout_s:g} s")
     if not raw:
         if is_memory_short:
-            return Answer(reason="memory", message="needs more memory than there is")
+            return JobResult(reason="memory", message="needs more memory than there is")
         how_ended = f"by {signal.Signals(-status).name}" if status < 0 else f"with exit code {status}"
-        return Answer(reason="fails", message=f"ends the process that runs it, {how_ended}")
+        return JobResult(reason="fails", message=f"ends the process that runs it, {how_ended}")
     try:
-        return Answer.model_validate_json(raw)
+        return JobResult.model_validate_json(raw)
     except ValidationError:
-        return Answer(reason="fails", message="its process gives no answer that can be read")
+        return JobResult(reason="fails", message="its process gives no answer that can be read")
 
 
 def rest_threads() -> None:
@@ -141,7 +141,7 @@ def rest_threads() -> None:
 
 
 def answer(request: bytes, scratch: Path) -> bytes:
-    """Call the function that a request names, and answer as Answer does."""
+    """Call the function that a request names, and answer as JobResult does."""
     import torch
 
     order = json.loads(request)

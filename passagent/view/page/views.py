@@ -14,7 +14,7 @@ from passagent.errors import TaskError, UsageError
 from passagent.experience import exemplars
 from passagent.search import finalists
 from passagent.search.finalists import confirmed_evaluation
-from passagent.search.islands import why_none
+from passagent.search.policies import why_none
 from passagent.search.setup import stored_config
 from passagent.store import Store, episodes, ledger, nodes, runs
 from passagent.store.nodes import Node
