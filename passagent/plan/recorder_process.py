@@ -32,8 +32,8 @@ def answer(request: bytes, scratch: Path) -> bytes:
     import torch
 
     from passagent.plan.messages import RecordingAnswer, Request
-    from passagent.plan.recording import record
+    from passagent.plan.recording import record_request
 
     torch.set_num_threads(1)
-    recorded: Any = record(Request.model_validate_json(request), scratch / "candidate")
+    recorded: Any = record_request(Request.model_validate_json(request), scratch / "candidate")
     return RecordingAnswer(answer=recorded).canonical()

@@ -42,7 +42,7 @@ from passagent.plan.refusal import NotCompiled, Refused
 from passagent.tasks import graphio
 
 
-def record(request: Request, root: Path) -> Recorded | Refusal:
+def record_request(request: Request, root: Path) -> Recorded | Refusal:
     """The plans of a candidate, whose files are written under `root`; why there are none."""
     # with symbols for sizes that depend on data, in operators that no pass replaces
     fake = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv(), static_shapes=True)
