@@ -157,7 +157,7 @@ def test_a_scripted_client_writes_a_pass(place, mode, tmp_path):
         seen.append({key: json.loads(told.stdout)[key] for key in ("as_low", "as_high")})
 
 
-LIMIT_S, WAIT_S, BUDGET_S = map(float, os.environ.get("LONG_EVALUATION", "6,2,3").split(","))
+LIMIT_S, WAIT_S, BUDGET_S = map(float, os.environ.get("LONG_EVALUATION", "15,3,3").split(","))
 """A client's hard limit, what the server waits, and how long each of three graphs is measured, s."""
 
 
