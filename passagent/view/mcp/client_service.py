@@ -96,7 +96,7 @@ class Service:
         """The pool's last line about what is waited for, and when it came, time.monotonic()."""
         self._runs: dict[str, ClientRun] = {}
         self._stopped: set[str] = set()
-        self._opening = asyncio.Lock()
+        self._opening, self._making = asyncio.Lock(), asyncio.Lock()
         self._prompts: dict[tuple[str, str], str] = {}
         self._calls = defaultdict[tuple[str, str], list[Call]](list)
         """Calls of a client on a task before it has anything evaluated: they begin its conversation."""
@@ -135,9 +135,9 @@ class Service:
 
     async def context(self, task: Task) -> EpisodeContext:
         """Return what a client's model is shown of the task."""
-        config = self.config.evaluator
-        machine = await asyncio.to_thread(machine_of, config)
-        return task_context(task, self.config, device_label(config), machine)
+        config = self.config.evaluator  # another machine may have to be asked
+        device = await asyncio.to_thread(device_label, config)
+        return task_context(task, self.config, device, await asyncio.to_thread(machine_of, config))
 
     async def prompt(self, client: str, task: Task) -> str:
         """Our system prompt, and the task; the client's episode begins with it."""
@@ -149,10 +149,11 @@ class Service:
 
     async def pool(self) -> Evaluator:
         """The evaluator, made when it is first asked for. Raises UsageError, InfrastructureError."""
-        if self.evaluator is None:
-            pool = await asyncio.to_thread(open_pool, self.config.evaluator, self.take_line)
-            self.evaluator, self._devices = pool, pool.size
-        return self.evaluator
+        async with self._making:
+            if self.evaluator is None:
+                pool = await asyncio.to_thread(open_pool, self.config.evaluator, self.take_line)
+                self.evaluator, self._devices = pool, pool.size
+            return self.evaluator
 
     def take_line(self, line: str) -> None:
         """Keep a line of the pool for people: the jobs under way wait for what it says."""
