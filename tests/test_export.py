@@ -220,7 +220,7 @@ def test_what_cannot_be_done_is_told_in_a_line_and_nothing_is_written(call, home
     assert nothing_is_left(tmp_path)
 
 
-def test_a_key_in_the_database_does_not_go_out(call, runs, tmp_path):
+def test_a_key_in_the_database_does_not_go_out(call, runs, tmp_path, monkeypatch):
     with Store.open(runs) as store:
         message = {"role": "assistant", "content": f"use {KEY}", "tool_calls": []}
         episode = get_episode(store, 3)
@@ -228,7 +228,9 @@ def test_a_key_in_the_database_does_not_go_out(call, runs, tmp_path):
             "DELETE FROM steps WHERE episode_id = 3 "
             "AND seq = (SELECT max(seq) FROM steps WHERE episode_id = 3)"
         )
-        add_messages(store, episode, [message])
+        with monkeypatch.context() as patch:
+            patch.setattr("passagent.store.episodes.redacted", lambda value: value)
+            add_messages(store, episode, [message])
     code, _, err = call("export", "--format", "trl", "--out", "out", "--runs-dir", runs)
     assert code == 1 and "holds what looks like a Hugging Face token" in err and KEY not in err
     assert nothing_is_left(tmp_path)

@@ -30,10 +30,11 @@ from passagent.search.controller import search
 from passagent.search.finalists import Round, interval, is_settled, standing
 from passagent.search.islands import IslandView, expected_per_hour, gains_after
 from passagent.search.policies import choose_migrant, policy_of, why_none
-from passagent.search.run_files import redact, run_log
+from passagent.search.run_files import run_log
 from passagent.search.session import Session
 from passagent.search.setup import new_run, open_session
 from passagent.store import Store, episodes, nodes, runs
+from passagent.store.redaction import kind_of_secret, redact
 from passagent.store.runs import Gains, Run
 from passagent.tasks import load_task
 from passagent.view.run_summary import run_data, run_text
@@ -438,6 +439,26 @@ def test_the_log_holds_no_secret(tmp_path, monkeypatch):
     assert "sk-very-secret-value" not in text
     assert "<EXAMPLE_API_KEY>" in text
     assert redact("nothing here") == "nothing here"
+
+
+SECRETS = {
+    "an AWS key": "AKIA" + "Z7" * 8,
+    "a GitHub token": "ghp_" + "a1" * 16,
+    "a GitLab token": "glpat-" + "a1" * 10,
+    "a Hugging Face token": "hf_" + "a1" * 16,
+    "a Google key": "AIza" + "a1" * 17 + "b",
+    "a Slack token": "xoxb-" + "a1" * 8,
+    "an API key": "sk-" + "a1" * 10,
+    "a private key": "-----BEGIN PRIVATE KEY-----\\n" + "MIIEv+/a" * 9,
+}
+
+
+@pytest.mark.parametrize("kind", SECRETS)
+def test_secret_of_a_known_shape_is_taken_out_once(kind):
+    text = f'it says "{SECRETS[kind]}" there'
+    cleaned = redact(text)
+    assert SECRETS[kind][-12:] not in cleaned and cleaned.endswith('" there')
+    assert (kind_of_secret(text), kind_of_secret(cleaned), redact(cleaned)) == (kind, None, cleaned)
 
 
 def test_a_limit_stops_in_the_middle_of_an_episode(store, task):

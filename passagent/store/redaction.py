@@ -1,8 +1,8 @@
 """Remove what must never be shown or stored: text is cleaned where it enters the store, a log or a screen.
 
 Taken out are the values of environment variables whose names say that they are secrets, and, wherever they
-come from, what stands behind `Authorization:` and its like, bearer tokens, `sk-...` keys and passwords in
-URLs.
+come from, what stands behind `Authorization:` and its like, bearer tokens, passwords in URLs, and keys and
+tokens of known shapes.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ REDACTED = "[redacted]"
 _IS, _VALUE = r"(\\?[\"']?\s*[:=]\s*\\?[\"']?)", r"[^\s\"'\\,;})\]<\[]{6,}"
 _SHAPES = (
     (
+        "a key in a header",
         re.compile(
             rf"((?:proxy-)?authorization){_IS}(?:(?:bearer|basic|token)\s+)?{_VALUE}|"
             # a word behind `: ` is a sentence's: "check OPENAI_API_KEY: Incorrect API key provided"
@@ -31,17 +32,42 @@ _SHAPES = (
         rf"\1\2\3\4{REDACTED}",
         ("authorization", "api-key", "api_key"),
     ),
-    (re.compile(r"\b(bearer\s+)[\w.~+/=-]{12,}", re.I), rf"\1{REDACTED}", ("bearer",)),
-    (re.compile(r"\bsk-[\w-]{16,}"), REDACTED, ("sk-",)),
-    (re.compile(r"(\w://[^\s/:@\"']*:)[^\s/@\"']+@"), rf"\1{REDACTED}@", ("://",)),
+    ("a bearer token", re.compile(r"\b(bearer\s+)[\w.~+/=-]{12,}", re.I), rf"\1{REDACTED}", ("bearer",)),
+    ("an API key", re.compile(r"\bsk-[\w-]{16,}"), REDACTED, ("sk-",)),
+    ("an AWS key", re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"), REDACTED, ("akia", "asia")),
+    (
+        "a GitHub token",
+        re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{30,})"),
+        REDACTED,
+        ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),
+    ),
+    ("a GitLab token", re.compile(r"\bglpat-[\w-]{20,}"), REDACTED, ("glpat-",)),
+    ("a Hugging Face token", re.compile(r"\bhf_[A-Za-z0-9]{30,}"), REDACTED, ("hf_",)),
+    ("a Google key", re.compile(r"\bAIza[\w-]{35}"), REDACTED, ("aiza",)),
+    ("a Slack token", re.compile(r"\bxox[abprs]-[\w-]{10,}"), REDACTED, ("xox",)),
+    (
+        "a private key",
+        re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----)(?:[A-Za-z0-9+/=\s]|\\[nr]){20,}"),
+        rf"\1{REDACTED}",
+        ("private key-----",),
+    ),
+    ("a password", re.compile(r"(\w://[^\s/:@\"']*:)[^\s/@\"']+@"), rf"\1{REDACTED}@", ("://",)),
 )
-"""A shape, what takes its place, and words (in lower case) one of which is in every text that has it."""
+"""A kind of secret, its shape, what takes its place, and words, one of which every text with it has in lower
+case."""
 
 
 def redact(text: str) -> str:
     """`text` with the name in angle brackets in the place of every secret, also as it stands inside JSON."""
     # os.environ decodes each variable at every look; what it holds can be compared as a whole
     return _cleaned(text, tuple(vars(os.environ)["_data"].items())) if len(text) >= _MIN_LENGTH else text
+
+
+def kind_of_secret(text: str) -> str | None:
+    """Name what `redact` would take out first: a kind of secret; None where there is nothing."""
+    if redact(text) == text:
+        return None
+    return next((kind for kind, shape, _, _ in _SHAPES if shape.search(text)), "a secret")
 
 
 def redacted(value: Any) -> Any:
@@ -60,7 +86,7 @@ def _cleaned(text: str, environment: tuple[tuple[bytes, bytes], ...]) -> str:
         for written in {value, json.dumps(value)[1:-1]}:
             text = text.replace(written, f"<{name}>")
     lower = text.lower()
-    for shape, replacement, marks in _SHAPES:
+    for _, shape, replacement, marks in _SHAPES:
         if any(mark in lower for mark in marks):  # looking for a word is much cheaper than for a shape
             text = shape.sub(replacement, text)
     return text

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -35,7 +34,7 @@ from passagent.store import evaluations
 from passagent.store.database import Store
 from passagent.store.episodes import get_episode
 from passagent.store.outputs import whole_directory
-from passagent.store.redaction import redact
+from passagent.store.redaction import kind_of_secret
 from passagent.store.runs import get_run
 from passagent.store.trajectories import Trajectory, trajectory
 from passagent.tasks import load_task
@@ -171,25 +170,13 @@ def _preference(better: Example, worse: Example) -> Row | None:
 
 _EQUAL = 1e-9
 """Relative: how far a score may be from the aggregate of its parts."""
-_SHAPES = {
-    "an AWS key": r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b",
-    "a GitHub token": r"\b(?:gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{30,})",
-    "a GitLab token": r"\bglpat-[\w-]{20,}",
-    "a Hugging Face token": r"\bhf_[A-Za-z0-9]{30,}",
-    "a Google key": r"\bAIza[\w-]{35}",
-    "a Slack token": r"\bxox[abprs]-[\w-]{10,}",
-    "a private key": r"-----BEGIN [A-Z ]*PRIVATE KEY-----",
-}
-"""A kind of secret, and its shape."""
 _SHOWN = 3
 """Overlaps that are named; the others are counted."""
 
 
 def check_secrets(name: str, data: Any, advice: str) -> None:
     """Raise PassagentError if `data`, plain data of what `name` names, holds what looks like a secret."""
-    text = json.dumps(data, ensure_ascii=False)
-    kind = next((kind for kind, shape in _SHAPES.items() if re.search(shape, text)), "a secret")
-    if kind != "a secret" or redact(text) != text:
+    if kind := kind_of_secret(json.dumps(data, ensure_ascii=False)):
         raise PassagentError(f"{name}: holds what looks like {kind}; withdraw it, and {advice}")
 
 
