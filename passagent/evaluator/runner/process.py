@@ -59,7 +59,7 @@ class WorkerAnswer(Generic[R]):
 
 
 class WorkerServer:
-    """Forks a referee's workers from a warm process, which who started it ends."""
+    """Forks a referee's workers from a warm process. Whoever started that process ends it."""
 
     def __init__(self, server: ForkServer, lease: DeviceLease | None = None) -> None:
         """Wait until `server` runs. Raises InfrastructureError.
@@ -90,7 +90,7 @@ class WorkerServer:
         with named("a worker cannot be forked"):
             fork = self._server.fork(worker_process.WORKER, limits, sandboxed, environment)
         worker = Worker(self._server, fork, self._lease)
-        self._workers = [known for known in self._workers if not known.is_closed] + [worker]
+        self._workers = [other for other in self._workers if not other.is_closed] + [worker]
         return worker
 
     def load_dynamo(self, compiler: bool = False) -> None:
