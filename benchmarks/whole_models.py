@@ -3,13 +3,15 @@
     python benchmarks/whole_models.py --minutes 4 --work DIR
     python benchmarks/whole_models.py --only bert_base:16 --work DIR    # one; the same call again goes on
     python benchmarks/whole_models.py --device cpu --small --work DIR   # tiny models in float32: a trial
+    python benchmarks/whole_models.py --work DIR --tell                 # only the rows that are there
 
 Six models of transformers with random weights, in float16, with 128 tokens (of which 16 are padding) or
-images of 224x224, batch 1 and 16. For each, in processes of its own: the expert's passes are searched for
-`--minutes` at most and packaged, with one library for all models. Then a fresh process times eager, eager
-in a CUDA graph, and Inductor's `reduce-overhead` with and without the package (`passagent measure`: blocks
-of calls take turns), and another one profiles the kernels of the last two. What is done is kept in DIR, so
-a call that ends early can be repeated. Without a package the ratio is 1: the model is left to Inductor.
+images of 224x224, batch 1 and 16; or those of shipped_passes.py, by `--only`. For each, in processes of its
+own: the expert's passes are searched for `--minutes` at most and packaged, with one library for all models.
+Then a fresh process times eager, eager in a CUDA graph, and Inductor's `reduce-overhead` with and without
+the package (`passagent measure`: blocks of calls take turns). With `--profile` another one profiles the
+kernels of the last two. What is done is kept in DIR, so a call that ends early can be repeated, and several
+calls may work in it side by side. Without a package the ratio is 1: the model is left to Inductor.
 
 Raw results go to benchmarks/results/whole-models-<device>-<date>.json.
 """
@@ -27,6 +29,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import shipped_passes
 import torch
 from evaluator_repeatability import keep
 
@@ -71,6 +74,8 @@ def model_of(name: str, batch: int, device: str, small: bool) -> tuple[Any, tupl
     """A model with random weights, and its inputs."""
     import transformers
 
+    if name not in MODELS:
+        return shipped_passes.model_of(name, batch, device)
     torch.manual_seed(0)
     kind, sizes = MODELS[name]
     made = getattr(transformers, kind)
@@ -91,14 +96,20 @@ def optimize(given: argparse.Namespace, name: str, batch: int, place: Path) -> d
 
     module, inputs = model_of(name, batch, given.device, given.small)
     begun = time.monotonic()
+    progress: list[str] = []
+
+    def note(line: str) -> None:
+        progress.append(f"{time.monotonic() - begun:.0f} s: {line}")
+        print(line, file=sys.stderr, flush=True)
+
     found = pa.optimize(
         module, *inputs, out=place / "package", model="expert", max_time=60 * given.minutes,
         state=place / "state", library=given.work / "library.db",
-        settings={"evaluator.device": given.device},
-        on_progress=lambda line: print(line, file=sys.stderr, flush=True),
+        settings={"evaluator.device": given.device}, on_progress=note,
     )  # fmt: skip
     return {
         "seconds": round(time.monotonic() - begun, 1),
+        "progress": progress,
         "package": str(found.package) if found.package else None,
         "why_not": found.why_not,
         "regions": [
@@ -171,14 +182,20 @@ def _reason(stderr: str) -> str:
     return next((line for line in reversed(lines) if re.match(r"[\w.]+(Error|Exception): ", line)), lines[-1])
 
 
+def row_file(given: argparse.Namespace, key: str) -> Path:
+    """Where one model's figures are kept."""
+    return Path(given.work, f"{key.replace(':', '-')}.json")
+
+
 def row_of(given: argparse.Namespace, key: str) -> dict[str, Any]:
     """One model's figures; those that are there already are read."""
-    file = given.work / f"{key.replace(':', '-')}.json"
+    file = row_file(given, key)
     if file.exists():
         return dict(json.loads(file.read_text()))
     row: dict[str, Any] = {"model": key, "optimize": in_a_process(given, "optimize", key)}
     if package := row["optimize"].get("package"):
         row["measure"] = in_a_process(given, "measure", key, "--package", package)
+    if package and given.profile:
         row["profile"] = in_a_process(given, "profile", key, "--package", package)
     if not any("error" in row.get(step, {}) for step in ("optimize", "measure")):
         file.write_text(json.dumps(row))
@@ -220,6 +237,8 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=4, help="of search for each model")
     parser.add_argument("--only", action="append", metavar="MODEL:BATCH")
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--tell", action="store_true", help="measure nothing: the rows that DIR has")
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--out", type=Path, help="the file of raw results; default: in benchmarks/results")
     parser.add_argument("--step", choices=["optimize", "measure", "profile"], help=argparse.SUPPRESS)
@@ -228,6 +247,10 @@ def main() -> None:
     given.work = given.work.absolute()
     given.work.mkdir(parents=True, exist_ok=True)
     keys = given.only or [f"{name}:{batch}" for name in MODELS for batch in BATCHES]
+    if given.tell:
+        names = (*MODELS, *shipped_passes.NAMES)
+        known = [f"{name}:{batch}" for batch in BATCHES for name in names]
+        keys = [key for key in known if row_file(given, key).exists()]
     if given.step:
         name, _, batch = keys[0].partition(":")
         place = given.work / keys[0].replace(":", "-")

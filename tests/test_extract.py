@@ -56,7 +56,7 @@ def test_a_model_becomes_a_task_that_gives_the_models_outputs(encoder):
 def test_buffers_that_are_indices_are_kept_and_weights_are_statistics(encoder):
     model, _, extracted = encoder
     metas = {meta.original_name: meta for meta in only(extracted.path).inputs}
-    assert metas["L_self_buffers_positions_"].data == list(range(64))
+    assert metas["L_self_buffers_positions_"].data == tuple(range(64))
     weight = next(meta for name, meta in metas.items() if name.endswith("first_parameters_weight_"))
     deviation = float(model.layers[0].first.weight.detach().std())
     assert weight.data is None and weight.std == pytest.approx(deviation, rel=0.2)

@@ -493,8 +493,8 @@ def test_a_killed_worker_of_the_gpu_is_nobodys_fault(op, whose, gpu_referee, tas
 def test_a_gpu_that_disappears_is_nobodys_fault(gpu_referee, task, monkeypatch):
     """As far as that can be had: workers forked from now on see none."""
 
-    def fork(self, limits, is_shut_in=True, environment=None):
-        return real(self, limits, is_shut_in, {"CUDA_VISIBLE_DEVICES": ""})
+    def fork(self, work, limits, sandboxed=True, environment=None):
+        return real(self, work, limits, sandboxed, {"CUDA_VISIBLE_DEVICES": ""})
 
     real = ForkServer.fork
     monkeypatch.setattr(ForkServer, "fork", fork)

@@ -120,6 +120,15 @@ def test_everything_known_is_shown(tmp_path: Path) -> None:
     assert "plan:" not in user["content"]
 
 
+def test_a_task_with_recorded_values_composes(tmp_path: Path) -> None:
+    write_subgraph(tmp_path / "t", [2, 2])
+    file = tmp_path / "t" / "weight_meta.py"
+    file.write_text(file.read_text().replace("dtype =", "data = [[1.0, 2.0], [3.0, 4.0]]\n\tdtype =", 1))
+    assert load_task(tmp_path / "t").subgraphs[0].inputs[0].data is not None
+    _, user = compose(context(tmp_path / "t"))
+    assert "[2, 2]" in user["content"]
+
+
 def test_an_unknown_role_is_told(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="did you mean 'fusion'"):
         compose(context(write_task(tmp_path / "t"), role="fussion"))

@@ -1,5 +1,6 @@
 """Reading tasks: the layouts people have, and one clear line for each way a task can be broken."""
 
+import dataclasses
 import math
 import shutil
 import subprocess
@@ -18,6 +19,14 @@ from passagent.tasks.tasklist import find_tasks
 
 EXAMPLES = Path(__file__).parent.parent / "examples" / "tasks"
 LONG = "graphs/hf_subgraphs_v2/fusible_subgraphs/{}/{}/samples/timm/resnet/_decomposed/resnet_start3_end7_0"
+
+ONE_INPUT = """import torch
+
+
+class GraphModule(torch.nn.Module):
+    def forward(self, in_0):
+        return (in_0 + 1,)
+"""
 
 
 @pytest.fixture
@@ -43,6 +52,17 @@ def test_reads_a_real_task():
     assert (mask.min_val, mask.max_val) == (0, 1)
     assert (hidden.dtype, hidden.device, hidden.data) == ("float32", "cuda:0", None)
     assert len(task.subgraphs[0].graph_hash) == 64
+
+
+def test_a_task_with_recorded_values_can_be_a_key(subgraph):
+    [mask, _] = load_task(subgraph).subgraphs[0].inputs
+    kept = dataclasses.replace(mask, shape=(2, 2), data=[[0, 1], [1, 0]])
+    (subgraph / "weight_meta.py").write_text(meta_source([kept]))
+    (subgraph / "model.py").write_text(ONE_INPUT)
+    task, again = load_task(subgraph), load_task(subgraph)
+    assert task == again
+    assert hash(task) == hash(again)
+    assert task.subgraphs[0].inputs[0].data == ((0, 1), (1, 0))
 
 
 def test_passnets_own_layout(tmp_path, subgraph):

@@ -42,8 +42,8 @@ class TensorMeta:
     std: float | None = None
     min_val: float | None = None
     max_val: float | None = None
-    data: list[Any] | int | float | bool | None = None
-    """The literal values, flat or nested; None if only statistics were recorded."""
+    data: tuple[Any, ...] | int | float | bool | None = None
+    """The literal values, flat or nested, of lists or tuples; None if only statistics were recorded."""
     levels: tuple[float, ...] | None = None
     """The few values that a float input holds, such as 0 and -inf of a mask that is added."""
     stride: tuple[int, ...] | None = None
@@ -53,6 +53,10 @@ class TensorMeta:
     """The use that the graph makes of it (uses.py; no file holds it): `positive`, `mask`, `index`, `rising`
     for indices that rise within a row, or `any` number of its dtype. `recorded`: nothing is drawn beyond what
     was recorded."""
+
+    def __post_init__(self) -> None:
+        """Make tuples of lists: a task is a key of what was made of it."""
+        object.__setattr__(self, "data", _hashable(self.data))
 
     @property
     def is_python_scalar(self) -> bool:
@@ -176,7 +180,11 @@ def _tensor_meta(node: ast.ClassDef, file: Path) -> TensorMeta:
 
 def flat(data: Any) -> list[Any]:
     """The values of a nested list, or of a single value, in order."""
-    return [value for item in data for value in flat(item)] if isinstance(data, list) else [data]
+    return [value for item in data for value in flat(item)] if isinstance(data, list | tuple) else [data]
+
+
+def _hashable(data: Any) -> Any:
+    return tuple(map(_hashable, data)) if isinstance(data, list | tuple) else data
 
 
 def literal(node: ast.expr) -> Any:
@@ -210,7 +218,7 @@ def _class(meta: TensorMeta) -> str:
     name = re.sub(r"\W", "_", meta.original_name)
     dtype = meta.dtype if meta.is_python_scalar else f"torch.{meta.dtype}"
     fields = {
-        field.name: list(value) if isinstance(value, tuple) else value
+        field.name: value
         for field in dataclasses.fields(meta)
         if (value := getattr(meta, field.name)) != field.default or field.name in ("mean", "std")
     }
@@ -220,7 +228,7 @@ def _class(meta: TensorMeta) -> str:
 
 
 def _literal(value: Any) -> str:
-    if isinstance(value, list):
+    if isinstance(value, tuple):
         return "[" + ", ".join(map(_literal, value)) + "]"
     if isinstance(value, float) and not math.isfinite(value):
         return f'float("{value}")'
