@@ -8,10 +8,10 @@
 Six models of transformers with random weights, in float16, with 128 tokens (of which 16 are padding) or
 images of 224x224, batch 1 and 16; or those of shipped_passes.py, by `--only`. For each, in processes of its
 own: the expert's passes are searched for `--minutes` at most and packaged, with one library for all models.
-Then a fresh process times eager, eager in a CUDA graph, and Inductor's `reduce-overhead` with and without
-the package (`passagent measure`: blocks of calls take turns). With `--profile` another one profiles the
-kernels of the last two. What is done is kept in DIR, so a call that ends early can be repeated, and several
-calls may work in it side by side. Without a package the ratio is 1: the model is left to Inductor.
+Then a fresh process times eager, and eager and Inductor in a CUDA graph, the latter with and without the
+package (`passagent measure`: blocks of calls take turns). With `--profile` another one profiles the kernels
+of the last two. What is done is kept in DIR, so a call that ends early can be repeated, and several calls may
+work in it side by side. Without a package the ratio is 1: the model is left to Inductor.
 
 Raw results go to benchmarks/results/whole-models-<device>-<date>.json.
 """
@@ -124,7 +124,7 @@ def measure(given: argparse.Namespace, name: str, batch: int, package: str) -> d
     import passagent as pa
 
     module, inputs = model_of(name, batch, given.device, given.small)
-    modes = ["default"] if given.device == "cpu" else ["reduce-overhead"]
+    modes = ["default"] if given.device == "cpu" else ["cuda-graph"]
     return pa.measure(module, *inputs, passes=package, modes=modes).data()
 
 

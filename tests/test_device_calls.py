@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from passagent.evaluator.runner import calls, hostless, worker
+from passagent.evaluator.runner import calls, worker
 from passagent.packages import model_timing
+from passagent.tasks.extract.model_capture import Model
 
 BY_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
@@ -35,28 +36,23 @@ def test_worker_waits_for_its_gpu_where_nvml_counts_none(state):
     torch.cuda.synchronize()
 
 
-def test_model_that_cannot_be_captured_is_timed_without_that_side(monkeypatch):
-    why = "a CUDA graph cannot hold it: operation not permitted when stream is capturing"
-
-    def failing(warm, call):
-        raise RuntimeError(why)
-
-    monkeypatch.setattr(hostless, "record", failing)
-    sides = {"eager": lambda: None}
-    reasons = model_timing._add_graph(sides)
-    assert set(sides) == {"eager"}
-    measured = model_timing.Measurement("cuda", {"eager": 1.0}, {}, {}, [], left_out=reasons)
-    assert f"not timed: eager in a CUDA graph: {why}" in str(measured).splitlines()
+def test_model_that_cannot_be_captured_is_timed_without_that_side():
+    model, sides = Model("m", torch.nn.ReLU(), (torch.ones(4),)), {}
+    with torch.no_grad():
+        reasons = model_timing._add_graph(model, sides)
+    assert sides == {}
+    measured = model_timing.Measurement("cpu", {"eager": 1.0}, {}, {}, [], left_out=reasons)
+    line = "not timed: eager in a CUDA graph: an input is not on a GPU"
+    assert line in str(measured).splitlines()
 
 
 @pytest.mark.gpu
 def test_model_that_asks_for_a_value_leaves_the_gpu_as_it_was():
-    x = torch.ones(64, device="cuda")
-    sides = {"eager": lambda: x * 2 if x.sum().item() else x}
-    stream = torch.cuda.current_stream()
-    assert "cannot hold it" in model_timing._add_graph(sides)[0]
-    assert set(sides) == {"eager"} and torch.cuda.current_stream() == stream
-    sides["eager"] = lambda: x * 3
-    assert model_timing._add_graph(sides) == ""
-    x.fill_(2.0)
-    assert sides["eager in a CUDA graph"]().tolist() == [6.0] * 64
+    x, sides, stream = torch.ones(64, device="cuda"), {}, torch.cuda.current_stream()
+    asking = Model("m", lambda x: x * 2 if x.sum().item() else x, (x,))
+    with torch.no_grad():
+        assert "cannot hold it" in model_timing._add_graph(asking, sides)[0]
+        assert sides == {} and torch.cuda.current_stream() == stream
+        assert model_timing._add_graph(Model("m", lambda x: x * 3, (x,)), sides) == []
+        x.fill_(2.0)
+        assert sides["eager in a CUDA graph"]().tolist() == [6.0] * 64

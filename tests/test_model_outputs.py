@@ -8,7 +8,7 @@ import torch
 
 import passagent as pa
 from passagent.errors import PassagentError
-from passagent.packages.model_timing import find_difference, outputs_in_float64, read_outputs
+from passagent.packages.model_outputs import find_difference, outputs_in_float64, read_outputs
 from passagent.tasks.extract.model_capture import Model
 
 Pair = namedtuple("Pair", "left right")

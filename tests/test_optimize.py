@@ -198,10 +198,10 @@ def test_the_headline_says_what_was_not_tried(call, monkeypatch, tmp_path, regio
 
 
 def test_a_package_that_pays_in_cuda_graphs_is_used_in_them(tmp_path):
-    gains = {"default": Ratio(0.9, 0.8, 0.95), "reduce-overhead": Ratio(1.2, 1.1, 1.3)}
-    sides = {"default": "eager", "reduce-overhead": "eager in a CUDA graph"}
+    gains = {"default": Ratio(0.9, 0.8, 0.95), "cuda-graph": Ratio(1.2, 1.1, 1.3)}
+    sides = {"default": "eager", "cuda-graph": "eager in a CUDA graph"}
     measured = Measurement("a GPU", {}, gains, {}, [], sides)
-    found = Optimized("m", "a GPU", tmp_path, [region(KEPT)], Path("p"), measured, mode="reduce-overhead")
+    found = Optimized("m", "a GPU", tmp_path, [region(KEPT)], Path("p"), measured, mode="cuda-graph")
     assert "1.200x (1.100 to 1.300) of eager in a CUDA graph with the passes in p" in str(found)
     assert 'use it: model = passagent.deploy(model, "p")' in str(found)
 
@@ -308,7 +308,8 @@ def test_optimize_cuts_a_capture_when_its_time_is_over(tmp_path, monkeypatch):
 def measured_at(ratio: float, losers: tuple[str, ...] = ()) -> Measurement:
     gain = Ratio(ratio, ratio - 0.01, ratio + 0.01)
     passes = {name: Ratio(0.9, 0.8, 0.95) for name in losers}
-    return Measurement("cpu", {"eager": 2.0, "default": 1.0}, {"default": gain}, passes, [])
+    us = {"eager": 2.0, "default": 1.0, "default + passes": 1.0 / ratio}
+    return Measurement("cpu", us, {"default": gain}, passes, [])
 
 
 def test_shipped_and_own_passes_are_tried_first_and_kept_where_they_pay(tmp_path, monkeypatch):
@@ -322,7 +323,7 @@ def test_shipped_and_own_passes_are_tried_first_and_kept_where_they_pay(tmp_path
     answers = [measured_at(1.2), measured_at(1.1, ("clamp",)), measured_at(1.3)]
     seen: list[tuple[list[str], bool, bool]] = []
 
-    def measure(model, packages, is_quick=False, freezes=False):
+    def measure(model, packages, modes, is_quick, freezes, compiled):
         names = [rewrite.name for rewrite in packages[0].rewrites]
         seen.append((names, is_quick, (tmp_path / "passes").exists()))
         return answers[len(seen) - 1]
@@ -341,6 +342,16 @@ def test_shipped_and_own_passes_are_tried_first_and_kept_where_they_pay(tmp_path
     assert "- patch_embedding: kept" in (found.state / "report.md").read_text()
     with pytest.raises(UsageError, match="is there already"):
         pa.optimize(model, image, **given)
+
+
+def test_the_report_has_the_full_measurement_of_the_first_package(tmp_path, monkeypatch):
+    model, image = nn.Conv2d(3, 8, 4, 4).eval(), torch.randn(2, 3, 16, 16)
+    full = measured_at(1.1)
+    answers = [measured_at(1.2), full]
+    monkeypatch.setattr(optimizing, "measure_model", lambda *_: answers.pop(0))
+    monkeypatch.setattr(RegionSearches, "run", lambda *_: asyncio.sleep(0))
+    found = pa.optimize(model, image, out=tmp_path / "passes", library="off")
+    assert found.package == tmp_path / "passes" and found.measurement is full
 
 
 def test_a_package_of_a_stopped_optimisation_is_gone_on_with(tmp_path, monkeypatch):

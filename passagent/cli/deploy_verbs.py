@@ -187,8 +187,8 @@ def measure(
     mode: Annotated[
         list[str] | None,
         Option(
-            "Of Inductor: default, reduce-overhead, max-autotune.",
-            shown="default, on a GPU reduce-overhead too",
+            "Of Inductor: default, reduce-overhead, max-autotune; or cuda-graph.",
+            shown="default, on a GPU cuda-graph too",
         ),
     ],
     out: Annotated[str | None, Option("Write the package without passes that do not pay.", metavar="DIR")],

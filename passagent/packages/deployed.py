@@ -11,6 +11,7 @@ import torch.utils._pytree as pytree
 from torch._inductor import config as inductor_config
 from torch._inductor import list_mode_options
 
+from passagent.packages.cuda_graphs import CUDA_GRAPH, CudaGraphs
 from passagent.packages.inductor_pass import passagent
 from passagent.packages.loading import Package, Passes, load_packages
 
@@ -22,11 +23,13 @@ def compile_model(
     is_frozen: bool = False,
     replaced: set[str] | None = None,
 ) -> Callable[..., Any]:
-    """Compile a module or function in a mode of Inductor, with the passes of packages.
+    """Compile a module or function in a mode of Inductor or `cuda-graph`, with the passes of packages.
 
     `is_frozen`: parameters become constants wherever no gradients are recorded. `replaced` is filled with the
     names of passes that are put into a graph.
     """
+    if mode == CUDA_GRAPH:
+        return CudaGraphs(compile_model(model, packages, "default", is_frozen, replaced), model)
     options: dict[str, Any] = dict(list_mode_options(mode))
     if packages:
         options |= {"passes": list(packages), "replaced": set() if replaced is None else replaced}
@@ -56,20 +59,24 @@ class Deployed:
     """A model with packages, called like the model; all attributes are the model's.
 
     The first call without gradients warns, in one line each, of passes of a package that match nothing, and
-    of those whose plans do not fit.
+    of those whose plans do not fit. One warning says why a call cannot be the replay of a CUDA graph.
     """
 
     def __init__(
         self, model: Callable[..., Any], packages: Sequence[Package], mode: str, is_frozen: bool
     ) -> None:
         self._model, self._packages, self._is_frozen = model, packages, is_frozen
-        self._replaced, self._is_checked = set[str](), False
+        self._replaced, self._told, self._is_checked = set[str](), set[str](), False
         self._counts = self._calls()
         self._compiled = compile_model(model, packages, mode, is_frozen, self._replaced)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the compiled model."""
         result = self._compiled(*args, **kwargs)
+        why_not = self._compiled.why_not if isinstance(self._compiled, CudaGraphs) else ""
+        if why_not and why_not not in self._told:
+            self._told.add(why_not)
+            warnings.warn(f"called without a CUDA graph: {why_not}", stacklevel=2)
         if not self._is_checked and not torch.is_grad_enabled():
             self._is_checked = True
             for line in self._problems():

@@ -73,6 +73,11 @@ class Package:
     """Passes of library operators, which are put in before the others."""
 
     @property
+    def names(self) -> list[str]:
+        """The names of all its passes."""
+        return [*(deployed.name for deployed in self.passes), *(rewrite.name for rewrite in self.rewrites)]
+
+    @property
     def graph_rewrites(self) -> list[Rewrite]:
         """All that is put in as operators of torch, those of passes included."""
         return [*self.rewrites, *(each.rewrite for each in self.passes if each.rewrite)]

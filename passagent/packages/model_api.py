@@ -160,8 +160,8 @@ def measure(
 ) -> Measurement:
     """Time `model(*inputs)` in eager, with Inductor, and with Inductor and passes, side by side.
 
-    modes: of Inductor; by default `default`, on a GPU `reduce-overhead` too. `.losers` of the result are the
-    passes that do not pay. Raises UsageError, PassagentError.
+    modes: of Inductor, or `cuda-graph`; by default `default`, on a GPU `cuda-graph` too. `.losers` of the
+    result are the passes that do not pay. Raises UsageError, PassagentError.
     """
     from passagent.packages.loading import load_packages
     from passagent.packages.model_timing import measure_model

@@ -20,20 +20,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils import _pytree as pytree
-from torch.utils.flop_counter import FlopCounterMode
 
 from passagent.config import load_config
 from passagent.errors import PassagentError, UsageError
-from passagent.evaluator.hardware.machine import Machine, measure_machine
 from passagent.expert.read.fusible_regions import attentions
 from passagent.kernels.toolchain import compiler
 from passagent.options import OptimizeOptions, settings_of
 from passagent.packages.loading import MANIFEST, load_package, package_of
-from passagent.packages.model_timing import measure_model, without
+from passagent.packages.model_timing import Compiled, measure_model, without
 from passagent.packages.optimized import DROPPED, FAILED, KEPT, LEFT, NOTHING, Optimized, RegionOutcome
 from passagent.packages.package_writing import check_name, drop, pack, read_sources
-from passagent.packages.region_searches import RegionSearches, runs_of
+from passagent.packages.region_searches import RegionSearches, outcomes_of, runs_of
 from passagent.packages.rewriting import explain_model
 from passagent.passes import Rewrite, load_directory, shipped
 from passagent.sandbox.cache import write_whole
@@ -49,9 +46,6 @@ from passagent.tasks import load_task
 from passagent.tasks.extract.extracting import Regions, device_of, extract_regions, model_hash
 from passagent.tasks.extract.model_capture import Capture, Model, capture_model
 from passagent.tasks.extract.structural_hash import hash_subgraph
-from passagent.tasks.inputs import make_inputs
-from passagent.tasks.module import load_module
-from passagent.tasks.reader import Subgraph
 
 FOR_THE_END = 0.3
 """Share of the time that packaging and measuring the whole model get."""
@@ -70,6 +64,8 @@ class _Candidates(NamedTuple):
     runs: dict[str, str]
     """The run that found a region's pass, by the region's name."""
     rewrites: Sequence[Rewrite]
+    compiled: Compiled
+    """What is compiled of the model already."""
 
 
 def optimize(options: OptimizeOptions, model: Model, say: Say) -> Optimized:
@@ -99,15 +95,16 @@ def optimize(options: OptimizeOptions, model: Model, say: Say) -> Optimized:
             raise PassagentError("the time was over before the model was captured") from None
         device = device_of(captured)
         result = Optimized(model.name, device_name(device), state, [], is_frozen=options["freeze"])
-        result.stopped = "the regions are not cut yet"
+        result.stopped, compiled = "the regions are not cut yet", Compiled(model)
         try:
             with _cut_at(end):
                 rewrites = _fitting(model, rewrites, result, say)
-                if rewrites and not _try_first(out, model, result, rewrites, say):
+                first = _Candidates({}, rewrites, compiled)
+                if rewrites and not _try_first(out, model, result, first, say):
                     rewrites = []
                 _report(result)
                 regions = _regions(model, captured, state, say)
-                result.regions = _outcomes(regions, device, say)
+                result.regions = outcomes_of(regions, device, say)
         except _TimeIsOver:
             result.stopped = "the time was over before the model was cut into regions"
             if result.package is None:
@@ -142,7 +139,7 @@ def optimize(options: OptimizeOptions, model: Model, say: Say) -> Optimized:
         try:
             with _cut_at(end):
                 if runs or rewrites:
-                    _measure(out, model, result, _Candidates(runs, rewrites), say)
+                    _measure(out, model, result, _Candidates(runs, rewrites, compiled), say)
                 else:
                     result.why_not = _why_nothing(result)
         except _TimeIsOver:
@@ -195,36 +192,6 @@ def _regions(model: Model, captured: Capture, state: Path, say: Say) -> Regions:
     if device_of(captured) == "cpu":  # where the expert writes products
         return extract_regions(model, tasks, products=True)
     return extract_regions(model, tasks, whole=attentions)
-
-
-def _outcomes(regions: Regions, device: str, say: Say) -> list[RegionOutcome]:
-    """The regions that can be searched, with what there is to gain."""
-    machine, outcomes = measure_machine(device), []
-    for task in regions.tasks:
-        region = RegionOutcome(task.name, task.operators, task.count, task.seconds * 1e6)
-        if task.problems:
-            region.outcome, region.why = FAILED, task.problems[0]
-        else:
-            light_s = sum(
-                _light_s(machine, subgraph, device) * task.instances[subgraph.name]
-                for subgraph in load_task(regions.path / task.name).subgraphs
-            )
-            region.light_us = min(light_s, task.seconds) * 1e6
-        outcomes.append(region)
-    total = regions.seconds * 1e6
-    gain = sum(region.eager_us - region.light_us for region in outcomes)
-    say(f"{len(outcomes)} regions; operators take {total:.0f} us, of which {gain:.0f} us could go at most")
-    return outcomes
-
-
-def _light_s(machine: Machine, subgraph: Subgraph, device: str) -> float:
-    """Return the least time of a call, s: its inputs and outputs moved once, or its matrix products."""
-    inputs = make_inputs(subgraph, device, 0)
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        outputs = load_module(subgraph, device)(*inputs)
-    tensors = [v for v in pytree.tree_leaves((inputs, outputs)) if isinstance(v, torch.Tensor)]
-    moved_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-    return machine.light_s(moved_bytes, counter.get_total_flops(), subgraph.dtype)
 
 
 def _library_files(
@@ -312,18 +279,18 @@ def _fitting(model: Model, rewrites: Sequence[Rewrite], result: Optimized, say: 
     return [rewrite for rewrite in rewrites if places[rewrite.name]]
 
 
-def _try_first(out: Path, model: Model, result: Optimized, rewrites: Sequence[Rewrite], say: Say) -> bool:
+def _try_first(out: Path, model: Model, result: Optimized, candidates: _Candidates, say: Say) -> bool:
     """Package what makes the whole model faster by rewrites alone; False where that fails.
 
     Whatever torch raises where it compiles them costs these passes alone.
     """
     try:
-        _measure(out, model, result, _Candidates({}, rewrites), say, is_first=True)
+        _measure(out, model, result, candidates, say, is_first=True)
     except Exception as error:
         log.exception("passes of library operators")
         why = f"failed: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
         say(f"  {why}")
-        result.rewrites |= {rewrite.name: why for rewrite in rewrites}
+        result.rewrites |= {rewrite.name: why for rewrite in candidates.rewrites}
         return False
     return True
 
@@ -336,7 +303,7 @@ def _measure(
     `is_first`: all of them against the baseline alone, so that there is a package soon. A package that is
     written already is replaced by one that gains more.
     """
-    place, (runs, rewrites) = result.state / "passes", candidates
+    place, (runs, rewrites, known) = result.state / "passes", candidates
     shutil.rmtree(place, ignore_errors=True)
     say(f"packaging {len(runs) + len(rewrites)} passes")
     try:
@@ -346,12 +313,12 @@ def _measure(
         result.left_out += [f"{name}: {why}" for name, why in packed.left_out]
         sides = "" if is_first else ", and without each of them"
         say(f"timing the whole model: eager, Inductor, Inductor with passes{sides}")
-        measured = measure_model(model, [package], is_quick=is_first, freezes=result.is_frozen)
+        measured = measure_model(model, [package], None, is_first, result.is_frozen, known)
         if losers := measured.losers:
             say(f"without {', '.join(losers)}, which do not pay, once more")
             fewer = without(package, losers)
             if fewer.passes or fewer.rewrites:
-                measured = measure_model(model, [fewer], freezes=result.is_frozen)
+                measured = measure_model(model, [fewer], None, False, result.is_frozen, known)
     except PassagentError as error:
         result.why_not = "" if result.package else str(error)
         return
@@ -366,10 +333,13 @@ def _measure(
             why = "the whole model is faster without it" if regional else "it cannot be deployed"
             region.outcome, region.why = DROPPED, why
     gaining = [mode for mode, gain in measured.gains.items() if gain.low > 1]
-    mode = [*gaining, *measured.gains][0]
+    mode = min(gaining or measured.gains, key=lambda mode: measured.us[f"{mode} + passes"])
     gain = measured.gains[mode]
     say(f"  {gain} of {measured.baseline(mode)}")
     if result.package is not None and result.gain is not None and result.gain.ratio >= gain.ratio:
+        names, same = without(package, losers).names, load_package(result.package).names
+        if (mode, names) == (result.mode, same):
+            result.measurement = measured  # of the same passes, with more beside them
         return
     result.measurement, result.mode, result.why_not = measured, mode, ""
     if measured.unequal:

@@ -1,4 +1,4 @@
-"""Searches for passes, region by region: each an ordinary run in the runs directory, to be gone on with."""
+"""A model's regions: what there is to gain, and searches: ordinary runs, which can be gone on with."""
 
 from __future__ import annotations
 
@@ -10,9 +10,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils.flop_counter import FlopCounterMode
+
 from passagent.config import Config, override
 from passagent.errors import MachineFault, PassagentError, UsageError
+from passagent.evaluator.hardware.machine import Machine, measure_machine
 from passagent.evaluator.result import Candidate
+from passagent.packages.optimized import FAILED, RegionOutcome
 from passagent.search import setup
 from passagent.search.setup import Parts
 from passagent.search.thread import Stoppable
@@ -21,12 +27,46 @@ from passagent.store.database import DATABASE
 from passagent.store.events import Event, Judged
 from passagent.store.runs import Run
 from passagent.tasks import Task, load_task
+from passagent.tasks.extract.extracting import Regions
+from passagent.tasks.inputs import make_inputs
+from passagent.tasks.module import load_module
+from passagent.tasks.reader import Subgraph
 
 log = logging.getLogger("passagent.optimize")
 
 
 MOST_AT_ONCE, CORES = 4, 4
 """Searches for regions on one GPU, and how many of the host's cores each needs."""
+
+
+def outcomes_of(regions: Regions, device: str, say: Callable[[str], object]) -> list[RegionOutcome]:
+    """The regions that can be searched, with what there is to gain."""
+    machine, outcomes = measure_machine(device), []
+    for task in regions.tasks:
+        region = RegionOutcome(task.name, task.operators, task.count, task.seconds * 1e6)
+        if task.problems:
+            region.outcome, region.why = FAILED, task.problems[0]
+        else:
+            light_s = sum(
+                _light_s(machine, subgraph, device) * task.instances[subgraph.name]
+                for subgraph in load_task(regions.path / task.name).subgraphs
+            )
+            region.light_us = min(light_s, task.seconds) * 1e6
+        outcomes.append(region)
+    total = regions.seconds * 1e6
+    gain = sum(region.eager_us - region.light_us for region in outcomes)
+    say(f"{len(outcomes)} regions; operators take {total:.0f} us, of which {gain:.0f} us could go at most")
+    return outcomes
+
+
+def _light_s(machine: Machine, subgraph: Subgraph, device: str) -> float:
+    """Return the least time of a call, s: its inputs and outputs moved once, or its matrix products."""
+    inputs = make_inputs(subgraph, device, 0)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        outputs = load_module(subgraph, device)(*inputs)
+    tensors = [v for v in pytree.tree_leaves((inputs, outputs)) if isinstance(v, torch.Tensor)]
+    moved_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return machine.light_s(moved_bytes, counter.get_total_flops(), subgraph.dtype)
 
 
 @dataclass

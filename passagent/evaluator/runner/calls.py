@@ -332,7 +332,7 @@ def facts(outputs: list[torch.Tensor], inputs: list[Any]) -> list[dict[str, Any]
         spans.append(span)
         records.append({"contiguous": tensor.is_contiguous(), "strides": list(tensor.stride())})
         records[-1] |= {"device": tensor.device.type}
-        records[-1] |= {"new": is_new, "own": is_apart and not _repeats(tensor)}
+        records[-1] |= {"new": is_new, "own": is_apart and not repeats(tensor)}
     return records
 
 
@@ -343,7 +343,7 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
     return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.itemsize
 
 
-def _repeats(tensor: torch.Tensor) -> bool:
+def repeats(tensor: torch.Tensor) -> bool:
     """Several elements may lie in one place, as those of an expanded tensor do."""
     reach = 0
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):

@@ -1,0 +1,91 @@
+"""What a model returns: the tensors in it, and where they differ from eager's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+
+from passagent.evaluator.correctness.compare import compare
+from passagent.evaluator.correctness.double import in_float64
+from passagent.evaluator.correctness.precision import Expected, Fact, judge_precision
+from passagent.evaluator.correctness.settled import first_beyond, room_of
+from passagent.tasks.extract.model_capture import Model
+
+Outputs = dict[str, torch.Tensor]
+"""Copies on the CPU, by their place in what a model returns: `output.logits`, `output[1]['key']`."""
+
+
+def read_outputs(returned: Any, place: str = "output") -> Outputs:
+    """The tensors in what a model returned: in tuples, dicts, dataclasses and nodes of torch's pytree."""
+    outputs: Outputs = {}
+    for path, value in pytree.tree_flatten_with_path(returned, _is_without_keys)[0]:
+        where = place + pytree.keystr(path)
+        if isinstance(value, torch.Tensor):
+            outputs[where] = value.detach().cpu().clone()
+        elif _is_without_keys(value):
+            outputs |= read_outputs(list(pytree.SUPPORTED_NODES[type(value)].flatten_fn(value)[0]), where)
+        elif is_dataclass(value) and not isinstance(value, type):
+            for part in fields(value):
+                outputs |= read_outputs(getattr(value, part.name), f"{where}.{part.name}")
+        elif isinstance(value, Mapping):
+            outputs |= read_outputs(dict(value), where)
+    return outputs
+
+
+def _is_without_keys(value: Any) -> bool:
+    node = pytree.SUPPORTED_NODES.get(type(value))
+    return node is not None and node.flatten_with_keys_fn is None
+
+
+def outputs_in_float64(model: Model) -> Outputs:
+    """Return the model's outputs with all its floats carried in float64; nothing where it does not run so."""
+    module, places, state = model.module, list[str](), dict[str, torch.Tensor]()
+    if isinstance(module, torch.nn.Module):
+        state = dict([*module.named_parameters(), *module.named_buffers()])
+    leaves, spec = pytree.tree_flatten((state, model.args, model.kwargs))
+
+    def forward(*values: Any) -> list[torch.Tensor]:
+        state, args, kwargs = pytree.tree_unflatten(values, spec)
+        if isinstance(module, torch.nn.Module):
+            returned = torch.func.functional_call(module, state, args, kwargs)
+        else:
+            returned = module(*args, **kwargs)
+        outputs = read_outputs(returned)
+        places.extend(outputs)
+        return list(outputs.values())
+
+    try:
+        values = in_float64(SimpleNamespace(forward=forward), leaves)  # type: ignore[arg-type]
+    except Exception:  # a model's own code may raise anything where it meets another dtype
+        values = None
+    return dict(zip(places, values or [], strict=bool(values)))
+
+
+def find_difference(eager: Outputs, exact: Outputs, got: Outputs) -> str:
+    """Say where and by how much outputs differ from eager's; empty where they do not.
+
+    As in the evaluator: infinities, NaN, integers and booleans are eager's; the error of floats against
+    float64 is of the size of eager's own. Where float64 is not known, eager's values stand in its place.
+    """
+    if eager.keys() != got.keys():
+        place = min(eager.keys() ^ got.keys())
+        return f"{place} is returned by {'eager' if place in eager else 'it'} alone"
+    for place, want in eager.items():
+        have, compared = got[place], compare([want], [got[place]])
+        if compared.problem:
+            return compared.problem.replace("output 0", place)
+        double = [exact[place]] if place in exact else None
+        expected = Expected([want], [Fact(contiguous=True, device="cpu")], double)
+        is_far = judge_precision([(expected, [have])]).kind != "right"
+        worst = compared.worst if compared.passes_from_t is None or is_far else None
+        if worst is None and double is not None:  # single values
+            worst = first_beyond(0, want, room_of(want, double), have)
+        if worst is not None:
+            at = f"{place}{worst.index}" if worst.index else place
+            return f"{at} is {worst.got:.6g}, eager's is {worst.expected:.6g}"
+    return ""
