@@ -113,3 +113,22 @@ def test_where_float64_does_not_run_eagers_values_are_the_measure():
     eager = read_outputs(bits(x))
     assert find_difference(eager, {}, {"output": eager["output"] * (1 + 1e-7)}) == ""
     assert find_difference(eager, {}, {"output": eager["output"] * 1.01}).startswith("output[")
+
+
+def half_outputs(at: int, by: float):
+    """Outputs around 1 and of 0, in float16 and float64; one is off."""
+    exact = torch.ones(8, 512, dtype=torch.float64)
+    exact[:, ::2] = 0
+    values = exact.half()
+    values[3, at] += by
+    return {"output": values}, {"output": exact}
+
+
+def test_a_single_value_may_be_as_far_off_as_eagers_worst():
+    (eager, exact), (got, _) = half_outputs(10, 0.004), half_outputs(20, 0.007)
+    assert find_difference(eager, exact, got) == ""
+    assert find_difference(eager, exact, half_outputs(20, 0.02)[0]).startswith("output[3, 20] is 0.02")
+    assert find_difference(eager, exact, half_outputs(20, float("nan"))[0]).startswith("output[3, 20] is nan")
+    for outputs in (eager, exact):
+        outputs["output"][5, 7] = float("inf")
+    assert find_difference(eager, exact, got).startswith("output[5, 7] is 1, eager's is inf")

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.utils._pytree as pytree
+from torch._inductor.cudagraph_trees import clear_cublass_cache
 
 from passagent.evaluator.runner import hostless
 from passagent.evaluator.runner.calls import repeats, same_bytes
@@ -208,11 +209,23 @@ class CudaGraphs:
         def compiled() -> Any:
             return self._compiled(*args, **kwargs)
 
+        def warm() -> None:
+            compiled()
+            _drop_workspaces()
+
         try:
-            graph, returned = hostless.record(compiled, compiled)
+            graph, returned = hostless.record(warm, compiled)
         except RuntimeError as error:
             return str(error)
+        finally:
+            _drop_workspaces()
         return _Captured(graph, inputs, *pytree.tree_flatten(returned))
+
+
+def _drop_workspaces() -> None:
+    """Let a capture get cuBLAS workspaces of its own: Inductor's graphs free those that all others share."""
+    torch.cuda.synchronize()
+    clear_cublass_cache()
 
 
 def _version(tensor: torch.Tensor) -> int:

@@ -4,16 +4,33 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
+from torch import fx
 from torch._inductor import config as inductor_config
 from torch._inductor import list_mode_options
+from torch._inductor.compile_fx import compile_fx
 
 from passagent.packages.cuda_graphs import CUDA_GRAPH, CudaGraphs
 from passagent.packages.inductor_pass import passagent
 from passagent.packages.loading import Package, Passes, load_packages
+
+
+@dataclass(frozen=True)
+class CompiledModel:
+    """A function of torch.compile's, called like it."""
+
+    function: Callable[..., Any]
+    parts: list[Callable[..., Any]]
+    """What the compiler made of each graph. Kept because CUDA graphs of calls read the constants in them,
+    while `torch._dynamo.reset()` lets go of them."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it."""
+        return self.function(*args, **kwargs)
 
 
 def compile_model(
@@ -31,17 +48,24 @@ def compile_model(
     if mode == CUDA_GRAPH:
         return CudaGraphs(compile_model(model, packages, "default", is_frozen, replaced), model)
     options: dict[str, Any] = dict(list_mode_options(mode))
-    if packages:
-        options |= {"passes": list(packages), "replaced": set() if replaced is None else replaced}
-    backend: Any = passagent if packages else "inductor"
+    parts: list[Callable[..., Any]] = []
+
+    def backend(graph_module: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+        if packages:
+            given = {"passes": list(packages), "replaced": set() if replaced is None else replaced}
+            parts.append(passagent(graph_module, example_inputs, options=options | given))
+        else:
+            parts.append(compile_fx(graph_module, example_inputs, config_patches=options))  # type: ignore[arg-type]
+        return parts[-1]
+
     if not is_frozen:
-        return torch.compile(model, backend=backend, options=options)  # type: ignore[no-any-return]
+        return CompiledModel(torch.compile(model, backend=backend), parts)
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         """Be a function of its own: Dynamo would take the code that it has for the model's."""
         return model(*args, **kwargs)
 
-    compiled, layouts = torch.compile(forward, backend=backend, options=options), set[Any]()
+    compiled, layouts = torch.compile(forward, backend=backend), set[Any]()
 
     def call(*args: Any, **kwargs: Any) -> Any:
         layout = _layout(args, kwargs)
@@ -52,7 +76,7 @@ def compile_model(
         layouts.add(layout)
         return result
 
-    return call
+    return CompiledModel(call, parts)
 
 
 class Deployed:

@@ -344,6 +344,7 @@ def _measure(
     result.measurement, result.mode, result.why_not = measured, mode, ""
     if measured.unequal:
         result.why_not = f"outputs are not eager's: {measured.unequal[0]}"
+        say(f"  {result.why_not}")
     elif not gaining or len(losers) == len(package.passes) + len(package.rewrites):
         result.why_not = (
             f"with the passes the model is {gain.ratio:.3f} times as fast as "
