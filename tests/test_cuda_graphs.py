@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import nn
 
-from passagent.packages.cuda_graphs import CudaGraphs
+from passagent.packages.cuda_graphs import CUDA_GRAPH, CudaGraphs
+from passagent.packages.deployed import compile_model
+from passagent.packages.loading import load_packages
 
 
 class Small(nn.Module):
@@ -113,6 +118,45 @@ def test_what_no_graph_can_stand_for_is_called(why, mode):
             assert str(calls(mine)) == str(function(other))
             assert torch.equal(mine, other)
             assert number == 0 or calls.why_not.startswith(why)
+
+
+class Projected(nn.Module):
+    """Three layers of one input: a shipped pass joins their weights when the model is compiled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(256, 256) for _ in range(3))
+
+    def forward(self, x):
+        q, k, v = (layer(x) for layer in self.layers)
+        return q * k + v
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_a_reset_of_dynamo_leaves_what_a_graph_reads(is_frozen):
+    model, x = Projected().cuda().eval(), torch.randn(64, 256, device="cuda")
+    calls = compile_model(model, load_packages("passagent.passes"), CUDA_GRAPH, is_frozen)
+    with torch.no_grad():
+        for number in range(6):
+            if number == 3:
+                torch._dynamo.reset()
+                gc.collect()
+                torch.cuda.empty_cache()
+                torch.full((1 << 24,), float("nan"), device="cuda")
+            torch.testing.assert_close(calls(x), model(x), rtol=1e-4, atol=1e-4)
+        assert calls.why_not == ""
+
+
+def test_a_reset_of_dynamo_leaves_what_was_compiled():
+    model = Small().eval()
+    calls = compile_model(model)
+    with torch.no_grad():
+        calls(torch.randn(4, 16))
+    [part] = map(weakref.ref, calls.parts)
+    torch._dynamo.reset()
+    gc.collect()
+    assert part() is not None
 
 
 @pytest.mark.gpu
