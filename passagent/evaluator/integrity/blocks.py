@@ -60,7 +60,6 @@ class Blocks:
         self._before: list[Block] = []
         self._now: list[Block] = []
         """Blocks of older calls that outputs lie in, of the call before, and of this one."""
-        self._copies: dict[int, torch.Tensor] = {}
         self._is_poisoned = False
         self._random = unpredictable()
 
@@ -83,7 +82,6 @@ class Blocks:
         self.check(self._before)
         self._kept += [block for block in self._before if any(map(block.holds, outputs))]
         self._before, self._now = self._now, []
-        self._copies.clear()  # an address may be another block's now
         self._is_poisoned = poisoned
 
     def place(self, values: torch.Tensor) -> torch.Tensor:
@@ -100,20 +98,10 @@ class Blocks:
             outside = "a kernel writes outside of the tensors that it was given"
             self.report("out_of_bounds", f"{outside}: {where}; mask its stores at the borders")
 
-    def note_copy(self, output: torch.Tensor, copied: torch.Tensor) -> None:
-        """Torch had copied these values to where a kernel then wrote an output."""
-        if output.numel():
-            self._copies[start_of(output)] = copied
-
-    def copy_of(self, output: torch.Tensor) -> torch.Tensor | None:
-        """The values that torch had copied to where a kernel then wrote an output; None without a copy."""
-        return self._copies.get(start_of(output))
-
     def close(self) -> None:
         """Free the memory of the calls made so far; their outputs must not be used any more."""
         for blocks in (self._kept, self._before, self._now):
             blocks.clear()
-        self._copies.clear()
 
     def block(
         self, like: torch.Tensor, device: torch.device | str, values: torch.Tensor | None = None
@@ -168,7 +156,3 @@ class Blocks:
         """Return the violations found since the last time."""
         violations, self._found = self._found, []
         return violations
-
-
-def start_of(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()

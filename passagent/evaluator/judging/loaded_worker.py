@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import torch
 
 from passagent.config import EvaluatorConfig
-from passagent.evaluator.correctness.compare import surely_agree
 from passagent.evaluator.correctness.inplace import States
 from passagent.evaluator.correctness.precision import Fact
 from passagent.evaluator.judging.effort import Allowance
@@ -22,8 +21,8 @@ from passagent.evaluator.result import Candidate, GraphResult, Subject, Violatio
 from passagent.evaluator.runner.endings import WorkerDied, WorkerTimeout, last_line
 from passagent.evaluator.runner.fresh import Draw
 from passagent.evaluator.runner.process import Worker, WorkerAnswer
-from passagent.evaluator.runner.worker_messages import Audit, Kept, Load, R, Release, Request, Tensor
-from passagent.evaluator.score import SETS, STRICT_T
+from passagent.evaluator.runner.worker_messages import Audit, Kept, Load, R, Release, Request
+from passagent.evaluator.score import SETS
 from passagent.evaluator.sizes import VIOLATIONS, plain
 from passagent.sandbox.channel import Arena
 from passagent.tasks.graphio import load_graph
@@ -171,9 +170,8 @@ class LoadedWorker:
         """The candidate's outputs on `sets`, in audited calls; refused or failed for how they are."""
         before = secrets.choice([other for other in range(SETS) if other != sets[0]])
         reply = self.reply(Audit(id=reference.name, sets=sets, before=before))
-        for chosen, kept_call, copies in zip(sets, reply.kept, reply.copies, strict=True):
+        for chosen, kept_call in zip(sets, reply.kept, strict=True):
             refuse_kept(reference, reference.expected[chosen].facts, kept_call)
-            refuse_copies(reference.expected[chosen].eager, outputs, copies)
         if not reply.stable and not reference.mutated:
             message = (
                 "a later call changes the outputs of an earlier one; allocate the outputs of each call anew"
@@ -225,23 +223,6 @@ def outputs_of(outputs: Arena, kept_call: Kept, states: list[States]) -> list[to
         return values + [state.judged(values) for state, values in zip(states, inputs, strict=True)]
     except ValueError as error:
         raise Failed("runtime_error", str(error)) from error
-
-
-def refuse_copies(eager: list[torch.Tensor], outputs: Arena, copies: list[Tensor | None]) -> None:
-    """Raise Refused where torch's own copy is right already: what a kernel then changes in it is for show."""
-    for expected, described in zip(eager, copies, strict=False):
-        if described is None:
-            continue
-        try:
-            copied = outputs.read(described)
-        except ValueError as error:
-            raise Failed("runtime_error", str(error)) from error
-        if surely_agree([expected], [copied], STRICT_T):
-            message = (
-                "an output is a copy that torch made, and what a kernel changed in it makes no difference; "
-                "read the input in a kernel and write the output there"
-            )
-            raise Refused([Violation(rule="delegated_copy", file="", line=0, message=message)])
 
 
 def refuse_kept(reference: Reference, facts: list[Fact], kept_call: Kept) -> None:

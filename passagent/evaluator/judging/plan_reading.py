@@ -13,8 +13,9 @@ from collections.abc import Iterator, Sequence
 from passagent.evaluator.result import GraphResult, KernelUse, Violation
 from passagent.evaluator.runner.planned import Plans
 from passagent.kernels.resource_usage import resource_usage
-from passagent.plan import library
-from passagent.plan.model import Alloc, Choice, Launch, OperatorCall, Plan, Recording, Step, flat
+from passagent.plan import library, memory
+from passagent.plan.arguments import AddressArg, DescriptorArg, ValueArg, leaves
+from passagent.plan.model import Alloc, Choice, Copy, Launch, OperatorCall, Plan, Recording, Step, flat
 from passagent.plan.refusal import COMPUTES
 from passagent.plan.show import moved
 from passagent.tasks.reader import ALLOWED, LibraryRule, Subgraph
@@ -23,6 +24,10 @@ _COMPUTING = re.compile(
     r"conv(_transpose)?[123]d|convolution|linear|bilinear|matmul|__matmul__|mm|bmm|mv|dot|addmm|addmv|addbmm"
     r"|baddbmm|einsum|tensordot|inner|outer|chain_matmul|scaled_dot_product_attention"
     r"|multi_head_attention_forward|lstm|gru|rnn_tanh|rnn_relu"
+)
+
+_COPY = (
+    "an output is a copy that torch made of an input; read the input in a kernel and write the output there"
 )
 
 
@@ -43,6 +48,8 @@ def library_violations(
         if forbidden := next((name for name in called if not library.is_allowed(name, rule)), None):
             message = COMPUTES.format(operator=library.readable(forbidden))
             violations.append(Violation(rule="library", file=entry.file, line=0, message=message))
+        elif rule == "none" and any(map(_returns_a_copy, entry.plans)):
+            violations.append(Violation(rule="library", file=entry.file, line=0, message=_COPY))
         targets = (re.split(r"[:.]", node.target)[-1] for node in entry.pattern if node.op.startswith("call"))
         replaced = next((name for name in targets if _COMPUTING.fullmatch(name)), None)
         if number in taken and replaced is not None:
@@ -57,6 +64,20 @@ def library_violations(
 def _called(plan: Plan) -> Iterator[str]:
     """The operators of torch that a plan calls."""
     return (step.operator for step in flat(plan.steps) if isinstance(step, OperatorCall))
+
+
+def _returns_a_copy(plan: Plan) -> bool:
+    """Tell whether a result is torch's copy of an input to which no kernel is given its memory."""
+    copied, launched = set(), set()
+    for step in flat(plan.steps):
+        if isinstance(step, Copy) and plan.values[memory.place(plan, step.source).base].kind == "input":
+            copied.add(memory.place(plan, step.value).base)
+        elif isinstance(step, Launch):
+            named = (leaf for argument in step.args for leaf in leaves(argument))
+            values = (leaf.value for leaf in named if isinstance(leaf, ValueArg | AddressArg | DescriptorArg))
+            launched |= {memory.place(plan, value).base for value in values}
+    results = (leaf.value for leaf in leaves(plan.result) if isinstance(leaf, ValueArg))
+    return any(memory.place(plan, number).base in copied - launched for number in results)
 
 
 def fill_plan_figures(result: GraphResult, plans: Plans) -> None:

@@ -6,7 +6,7 @@ import base64
 import functools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,24 +15,18 @@ import torch
 from torch import fx
 
 from passagent.evaluator.integrity.blocks import Blocks
-from passagent.evaluator.runner.calls import same_bytes, tensors
-from passagent.plan import extension, memory
-from passagent.plan.arguments import ValueArg, leaves
+from passagent.plan import extension
 from passagent.plan.choosing import fastest_choices
 from passagent.plan.compile import Built
-from passagent.plan.convert import bound_argument, flattened
-from passagent.plan.model import Call, Copy, Plan, Recording
+from passagent.plan.convert import bound_argument
+from passagent.plan.model import Call, Plan, Recording
 from passagent.plan.recorded_pattern import Bindings, planned_passes, replace_calls
 from passagent.plan.replay import Replay
 from passagent.plan.show import brief, folded
-from passagent.plan.table import Mode, taken
+from passagent.plan.table import Mode
 
 _OF_DTYPE = re.compile(r"\bb?u?(?:float|int)\d+\b|[\d.]+ [KMG]?B\b")
 """The differences of the texts of plans that differ in dtypes only: these and sizes in bytes."""
-_DELEGATED = (
-    "an output is a copy that torch made of an input and no kernel changed; read the input in a kernel and "
-    "write the output there"
-)
 
 
 @dataclass(frozen=True)
@@ -148,22 +142,13 @@ class PlannedCall:
         planned, plan = self.planned, self.planned.plan(self.call)
         replay = planned.replay(plan, self.choices, audited=True)
         file = planned.passes[self.call.number].file
-        copies = list(_copies(plan, self.choices))
 
         def call(*args: Any) -> Any:
-            values = dict(zip(inputs_of(plan), tensors(args), strict=True))
-            copied = {output: _view(plan, values, source).clone() for output, source in copies}
             result = replay.call(*args)
             if planned.device.startswith("cuda"):
                 torch.cuda.synchronize()
             if not replay.is_intact():
                 planned.blocks.report("changed_constant", "a kernel changes a constant of the pass", file)
-            outputs = (leaf.value for leaf in leaves(plan.result) if isinstance(leaf, ValueArg))
-            for number, value in zip(outputs, tensors((result,)), strict=True):
-                if number in copied and same_bytes(value, copied[number]):
-                    planned.blocks.report("delegated_copy", _DELEGATED, file)
-                elif number in copied:
-                    planned.blocks.note_copy(value, copied[number])
             return result
 
         return call
@@ -171,30 +156,6 @@ class PlannedCall:
     def _fastest(self, args: tuple[Any, ...]) -> list[int]:
         plan = self.planned.plan(self.call)
         return fastest_choices(plan, args, lambda choices: self.planned.replay(plan, choices))
-
-
-def inputs_of(plan: Plan) -> list[int]:
-    """The values that a call is given, in order; one twice where it is given twice."""
-    return [argument.value for argument in flattened(plan.inputs) if isinstance(argument, ValueArg)]
-
-
-def _copies(plan: Plan, choices: list[int]) -> Iterator[tuple[int, int]]:
-    """Results that torch copies an input to before a kernel writes there: the result, and the source."""
-    results = {leaf.value for leaf in leaves(plan.result) if isinstance(leaf, ValueArg)}
-    inputs = set(inputs_of(plan))
-    for step in taken(plan.steps, iter(choices)):
-        if isinstance(step, Copy) and memory.place(plan, step.source).base in inputs:
-            base = memory.place(plan, step.value).base
-            for number in results:
-                if memory.place(plan, number).base == base:
-                    yield number, step.source
-
-
-def _view(plan: Plan, values: dict[int, torch.Tensor], number: int) -> torch.Tensor:
-    """A view of an input, as a tensor."""
-    value, (base, offset) = plan.values[number], memory.place(plan, number)
-    tensor = values[base].view(memory.dtype_of(value)) if offset or number != base else values[base]
-    return tensor.as_strided(value.shape, value.stride, tensor.storage_offset() + offset // tensor.itemsize)
 
 
 def _packed(path: Path) -> dict[str, Any]:

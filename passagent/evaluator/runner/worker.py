@@ -201,15 +201,13 @@ def _audit(state: _State, request: messages.Audit) -> messages.AuditReply:
 
     One on set `before` goes first, whose values are not judged: the memory of the first of `sets` holds what
     it left. That of sets of large values, which a kernel can tell, is poisoned. `stable`: no later call
-    changed the outputs of an earlier one. `copies`: for each call and output what torch had copied to where
-    the candidate's kernel then wrote it, none where it had not.
+    changed the outputs of an earlier one.
     """
     assert state.loaded is not None
     graph, audit = state.graphs[request.id], state.blocks
     assert graph.audited is not None
     results: list[torch.Tensor] = []
     kept_calls: list[messages.Kept] = []
-    copies: list[list[messages.Tensor | None]] = []
     graph.outputs.reset()
     for number, chosen in enumerate([request.before, *request.sets]):
         audit.begin(results, poisoned=chosen >= SETS)
@@ -223,8 +221,6 @@ def _audit(state: _State, request: messages.Audit) -> messages.AuditReply:
         if number:
             results += calls.tensors(out)
             kept_calls.append(_kept(graph, call))
-            copied = map(audit.copy_of, calls.tensors(out))
-            copies.append([tensor if tensor is None else _written(graph, tensor) for tensor in copied])
         del call
     audit.check_zones()
     if not graph.is_warm and audit.is_clean:
@@ -235,7 +231,7 @@ def _audit(state: _State, request: messages.Audit) -> messages.AuditReply:
     results.clear()
     audit.close()
     graph.hold()
-    return messages.AuditReply(kept=kept_calls, stable=stable, copies=copies)
+    return messages.AuditReply(kept=kept_calls, stable=stable)
 
 
 def _is_still(graph: calls.Graph, now: torch.Tensor, then: messages.Output) -> bool:
