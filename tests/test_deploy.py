@@ -25,11 +25,12 @@ import passagent as pa
 from passagent.errors import PassagentError, UsageError
 from passagent.packages import model_timing
 from passagent.packages.inductor_pass import PassesInGraph
-from passagent.packages.loading import load_package
-from passagent.packages.model_timing import Ratio
+from passagent.packages.loading import load_package, load_packages
+from passagent.packages.measurement import Ratio
+from passagent.packages.model_timing import measure_model
 from passagent.packages.package_operators import overload
 from passagent.packages.package_writing import drop, pack
-from passagent.tasks.extract.model_capture import Model, capture_model
+from passagent.tasks.extract.model_capture import Model, capture_model, model_of
 
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 
@@ -595,6 +596,25 @@ def test_a_gain_is_over_the_faster_of_eager_and_inductor(gelu_passes, monkeypatc
     found = pa.measure(torch.nn.GELU(), torch.randn(2, 16, 64), passes=gelu_passes("cpu"))
     assert found.baseline("default") == "Inductor (default)"
     assert found.gains["default"].ratio == pytest.approx(400 / 459)
+
+
+def test_of_several_inputs_times_are_added_by_their_weights(gelu_passes, monkeypatch):
+    small, large = torch.randn(2, 16, 64), torch.randn(8, 16, 64)
+    model = model_of("gelu", torch.nn.GELU(), [((small,), 1), ((large,), 3)])
+    assert (model.shapes, model.weight) == ("(8, 16, 64)", 3.0)
+    took = {"(2, 16, 64)": (100_000, 50_000), "(8, 16, 64)": (400_000, 500_000)}
+
+    def timed(sides, *_):
+        before, after = took[sides["eager"].model.shapes]
+        return {side: [[after if "passes" in side else before] * 2] * 8 for side in sides}
+
+    monkeypatch.setattr(model_timing, "_times", timed)
+    found = measure_model(model, load_packages(gelu_passes("cpu")))
+    assert found.us["default"] == pytest.approx((100 + 3 * 400) / 4)
+    assert found.gains["default"].ratio == pytest.approx((100 + 3 * 400) / (50 + 3 * 500))
+    rows = [(row.shapes, row.weight, round(row.gains["default"].ratio, 3)) for row in found.inputs]
+    assert rows == [("(8, 16, 64)", 3.0, 0.8), ("(2, 16, 64)", 1.0, 2.0)]
+    assert "(2, 16, 64), weight 1: default with passes 2.000x (2.000 to 2.000)" in str(found).splitlines()
 
 
 @pytest.mark.gpu

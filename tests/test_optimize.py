@@ -22,7 +22,7 @@ from passagent.config import load_config
 from passagent.errors import PassagentError, UsageError
 from passagent.kernels import toolchain
 from passagent.packages import optimizing, region_searches
-from passagent.packages.model_timing import Measurement, Ratio
+from passagent.packages.measurement import Measurement, Ratio
 from passagent.packages.optimized import (
     DROPPED,
     FAILED,
@@ -342,6 +342,21 @@ def test_shipped_and_own_passes_are_tried_first_and_kept_where_they_pay(tmp_path
     assert "- patch_embedding: kept" in (found.state / "report.md").read_text()
     with pytest.raises(UsageError, match="is there already"):
         pa.optimize(model, image, **given)
+
+
+def test_a_package_for_several_inputs_is_compiled_for_each(tmp_path, monkeypatch):
+    model, images = nn.Conv2d(3, 8, 4, 4).eval(), [torch.randn(size, 3, 16, 16) for size in (2, 5)]
+    monkeypatch.setattr(optimizing, "measure_model", lambda *_: measured_at(1.2))
+    monkeypatch.setattr(RegionSearches, "run", lambda *_: asyncio.sleep(0))
+    inputs = [((image,), weight) for image, weight in zip(images, (1, 3), strict=True)]
+    found = pa.optimize(model, inputs, out=tmp_path / "passes", library="off")
+    assert json.loads((tmp_path / "passes/manifest.json").read_text())["static"] is True
+    deployed = pa.deploy(model, found.package)
+    with torch.no_grad():
+        for image in images:
+            torch.testing.assert_close(deployed(image), model(image))
+    with pytest.raises(UsageError, match="weights of its inputs must be positive"):
+        pa.optimize(model, [((images[0],), 0.0)], out=tmp_path / "other", library="off")
 
 
 def test_the_report_has_the_full_measurement_of_the_first_package(tmp_path, monkeypatch):

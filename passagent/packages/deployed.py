@@ -16,7 +16,7 @@ from torch._inductor.compile_fx import compile_fx
 
 from passagent.packages.cuda_graphs import CUDA_GRAPH, CudaGraphs
 from passagent.packages.inductor_pass import passagent
-from passagent.packages.loading import Package, Passes, load_packages
+from passagent.packages.loading import CompileSettings, Package, Passes, load_packages
 
 
 @dataclass(frozen=True)
@@ -36,18 +36,18 @@ class CompiledModel:
 def compile_model(
     model: Callable[..., Any],
     packages: Sequence[Package] = (),
-    mode: str = "default",
-    is_frozen: bool = False,
+    settings: CompileSettings = CompileSettings(),
     replaced: set[str] | None = None,
 ) -> Callable[..., Any]:
-    """Compile a module or function in a mode of Inductor or `cuda-graph`, with the passes of packages.
+    """Compile a module or function with the passes of packages.
 
-    `is_frozen`: parameters become constants wherever no gradients are recorded. `replaced` is filled with the
-    names of passes that are put into a graph.
+    `replaced` is filled with the names of passes that are put into a graph.
     """
-    if mode == CUDA_GRAPH:
-        return CudaGraphs(compile_model(model, packages, "default", is_frozen, replaced), model)
-    options: dict[str, Any] = dict(list_mode_options(mode))
+    if settings.mode == CUDA_GRAPH:
+        default = compile_model(model, packages, settings._replace(mode="default"), replaced)
+        return CudaGraphs(default, model)
+    options: dict[str, Any] = dict(list_mode_options(settings.mode))
+    dynamic = False if settings.is_static else None
     parts: list[Callable[..., Any]] = []
 
     def backend(graph_module: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
@@ -58,14 +58,14 @@ def compile_model(
             parts.append(compile_fx(graph_module, example_inputs, config_patches=options))  # type: ignore[arg-type]
         return parts[-1]
 
-    if not is_frozen:
-        return CompiledModel(torch.compile(model, backend=backend), parts)
+    if not settings.is_frozen:
+        return CompiledModel(torch.compile(model, backend=backend, dynamic=dynamic), parts)
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         """Be a function of its own: Dynamo would take the code that it has for the model's."""
         return model(*args, **kwargs)
 
-    compiled, layouts = torch.compile(forward, backend=backend), set[Any]()
+    compiled, layouts = torch.compile(forward, backend=backend, dynamic=dynamic), set[Any]()
 
     def call(*args: Any, **kwargs: Any) -> Any:
         layout = _layout(args, kwargs)
@@ -87,12 +87,12 @@ class Deployed:
     """
 
     def __init__(
-        self, model: Callable[..., Any], packages: Sequence[Package], mode: str, is_frozen: bool
+        self, model: Callable[..., Any], packages: Sequence[Package], settings: CompileSettings
     ) -> None:
-        self._model, self._packages, self._is_frozen = model, packages, is_frozen
+        self._model, self._packages, self._is_frozen = model, packages, settings.is_frozen
         self._replaced, self._told, self._is_checked = set[str](), set[str](), False
         self._counts = self._calls()
-        self._compiled = compile_model(model, packages, mode, is_frozen, self._replaced)
+        self._compiled = compile_model(model, packages, settings, self._replaced)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the compiled model."""
@@ -108,6 +108,8 @@ class Deployed:
         return result
 
     def __getattr__(self, name: str) -> Any:
+        if "_model" not in self.__dict__:  # a copy that is being made
+            raise AttributeError(name)
         return getattr(self.__dict__["_model"], name)
 
     def _calls(self) -> dict[str, tuple[int, int]]:
@@ -146,7 +148,8 @@ def deploy(model: Callable[..., Any], passes: Passes) -> Deployed:
     """Compile a model as the first of its packages was measured. Raises UsageError, PassagentError."""
     packages = load_packages(passes)
     measured = packages[0].manifest
-    return Deployed(model, packages, measured.get("mode", "default"), measured.get("frozen", False))
+    mode, flags = measured.get("mode", "default"), (bool(measured.get(name)) for name in ("frozen", "static"))
+    return Deployed(model, packages, CompileSettings(mode, *flags))
 
 
 def _layout(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:

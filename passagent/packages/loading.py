@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 from torch import fx
@@ -86,6 +86,17 @@ class Package:
         """The part whose passes launch kernels, or the one that is put in as operators of torch."""
         passes = [each for each in self.passes if (each.rewrite is None) == is_so]
         return replace(self, passes=passes, rewrites=[] if is_so else self.rewrites)
+
+
+class CompileSettings(NamedTuple):
+    """How a model is compiled with a package; its manifest has them."""
+
+    mode: str = "default"
+    """One of Inductor's, or `cuda-graph`."""
+    is_frozen: bool = False
+    """Parameters become constants wherever no gradients are recorded."""
+    is_static: bool = False
+    """Sizes are constants, in code of its own for each layout of inputs."""
 
 
 SHIPPED = "passagent.passes"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from passagent.packages.deployed import Deployed
     from passagent.packages.loading import Passes
-    from passagent.packages.model_timing import Measurement
+    from passagent.packages.measurement import Measurement
     from passagent.packages.optimized import Optimized
     from passagent.packages.package_writing import Packed
     from passagent.packages.rewriting import Rewriting
@@ -68,20 +68,21 @@ def optimize(
 ) -> Optimized:
     """Make `model(*example_inputs)` faster: search its regions for passes, package those that pay on it.
 
+    example_inputs: those of a call, or one list of (inputs, weight) for several shapes as they are served.
     options: those of `passagent optimize`, without `inputs`. `.package` of the result is None where nothing
     pays, and `.why_not` says why. The same call again goes on. Ctrl-C stops it cleanly, then
     KeyboardInterrupt is raised. on_progress is given each line on what happens. Raises UsageError,
     PassagentError.
     """
     from passagent.packages import optimizing
-    from passagent.tasks.extract.model_capture import Model
+    from passagent.tasks.extract.model_capture import model_of
 
     if options.get("inputs"):
         raise UsageError("optimize: give the inputs themselves, behind the model")
     plain = {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
     complete = checked(OptimizeOptions, plain)
     return optimizing.optimize(
-        complete, Model(_name(model), model, example_inputs), on_progress or (lambda _line: None)
+        complete, model_of(_name(model), model, example_inputs), on_progress or (lambda _line: None)
     )
 
 
@@ -165,9 +166,9 @@ def measure(
     """
     from passagent.packages.loading import load_packages
     from passagent.packages.model_timing import measure_model
-    from passagent.tasks.extract.model_capture import Model
+    from passagent.tasks.extract.model_capture import model_of
 
-    return measure_model(Model(_name(model), model, inputs), load_packages(passes), modes)
+    return measure_model(model_of(_name(model), model, inputs), load_packages(passes), modes)
 
 
 def _name(model: Any) -> str:

@@ -8,7 +8,7 @@ import io
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, redirect_stdout
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +21,8 @@ from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.timing import estimate
 from passagent.packages.cuda_graphs import CUDA_GRAPH, CudaGraphs
 from passagent.packages.deployed import compile_model
-from passagent.packages.loading import Package
+from passagent.packages.loading import CompileSettings, Package
+from passagent.packages.measurement import InputTimes, Measurement, Ratio
 from passagent.packages.model_outputs import Outputs, find_difference, outputs_in_float64, read_outputs
 from passagent.packages.rewriting import explain_model
 from passagent.tasks.extract.model_capture import Model
@@ -44,71 +45,6 @@ _INTERVAL, _MOST_S = 0.01, 10.0
 _GRAPHED = "eager in a CUDA graph"
 
 
-@dataclass(frozen=True)
-class Ratio:
-    """How much faster the second side is, with its 95% interval."""
-
-    ratio: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.ratio:.3f}x ({self.low:.3f} to {self.high:.3f})"
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """A model's times."""
-
-    device: str
-    us: dict[str, float]
-    """Microseconds of a call of each side: the median over the blocks. With passes: that without, divided by
-    the gain, which compares blocks that were timed one after the other."""
-    gains: dict[str, Ratio]
-    """Gains by mode: the faster of Inductor and eager, called in that way, over Inductor with passes."""
-    passes: dict[str, Ratio]
-    """For each pass that is used: all passes but this one against all of them; below 1 it does not pay."""
-    unequal: list[str]
-    """Sides whose outputs are not eager's, and where."""
-    baselines: dict[str, str] = field(default_factory=dict)
-    """For each mode the side that its gain is over."""
-    left_out: list[str] = field(default_factory=list)
-    """Sides that are not timed, and why."""
-    best: str = ""
-    """The fastest side without passes, whatever its mode."""
-    over_best: Ratio | None = None
-    """How much faster the fastest side with passes is than that."""
-    unused: list[str] = field(default_factory=list)
-    """Rewrites that fit nowhere in the model."""
-
-    def baseline(self, mode: str) -> str:
-        """Return the side that the gain of a mode is over, in words."""
-        side = self.baselines.get(mode, mode)
-        return f"Inductor ({mode})" if side == mode else side
-
-    @property
-    def losers(self) -> list[str]:
-        """Passes without which the model is faster: the whole interval says so."""
-        return [name for name, ratio in self.passes.items() if ratio.high < 1]
-
-    def data(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {**asdict(self), "losers": self.losers}
-
-    def __str__(self) -> str:
-        lines = [f"{name:<36} {us:>10.1f} us" for name, us in self.us.items()]
-        return "\n".join([*lines, *self.comparisons()])
-
-    def comparisons(self) -> list[str]:
-        """Lines: what is not timed, the gain of each mode, what each pass pays, whose outputs differ."""
-        lines = [f"not timed: {side}" for side in self.left_out]
-        lines += [f"{mode}: with passes {r} of {self.baseline(mode)}" for mode, r in self.gains.items()]
-        if self.over_best is not None:
-            lines.append(f"with passes {self.over_best} of the best without them: {self.best}")
-        lines += [f"{name}: pays {ratio}" for name, ratio in self.passes.items()]
-        return lines + [f"outputs are not eager's: {difference}" for difference in self.unequal]
-
-
 def measure_model(
     model: Model,
     packages: Sequence[Package],
@@ -122,8 +58,8 @@ def measure_model(
     All sides take turns, in blocks of calls. The last mode is also timed without each of several passes, and
     in it Inductor is also timed frozen and with weights in channels_last, as rivals. `is_quick`: one mode,
     on a GPU in CUDA graphs, with all passes alone, and no rivals. `compiled` keeps what is compiled for
-    another measurement of the model. What the model prints is dropped. Raises PassagentError where no pass is
-    used, or the model returns no tensor.
+    another measurement of the model. Times on several inputs are added by their weights. What the model
+    prints is dropped. Raises PassagentError where no pass is used, or the model returns no tensor.
     """
     compiled = Compiled(model) if compiled is None else compiled
     leaves = pytree.tree_leaves((model.args, model.kwargs))
@@ -131,66 +67,110 @@ def measure_model(
         leaves += model.module.parameters()
     is_cuda = any(isinstance(value, torch.Tensor) and value.is_cuda for value in leaves)
     modes = list(modes or (["default", CUDA_GRAPH] if is_cuda else ["default"]))
-    modes = modes[-1:] if is_quick else modes
-    left_out = list[str]()
     with torch.no_grad(), redirect_stdout(io.StringIO()):
-        sides = {"eager": _Call(model.module, model)}
-        expected = read_outputs(sides["eager"]())
-        if not expected:
-            raise PassagentError(f"{model.name}: returns no tensor, so that nothing could be compared")
-        explained = explain_model(model, packages)
-        used = list(dict.fromkeys(match.name for match in explained.replaced))
+        explained = [explain_model(each, packages) for each in (model, *model.others)]
+        used = list(dict.fromkeys(match.name for each in explained for match in each.replaced))
         if not used:
-            reasons = [f": {match.name}: {match.reason}" for match in explained.refused[:1]]
+            reasons = [f": {match.name}: {match.reason}" for match in explained[0].refused[:1]]
             raise PassagentError(f"no pass fits in the model{''.join(reasons)}; passagent explain says more")
-        if is_cuda:
-            left_out += _add_graph(model, sides)
-        if CUDA_GRAPH in modes and (why_not := _why_no_graph(compiled.call(CUDA_GRAPH, []))):
-            left_out.append(f"{CUDA_GRAPH}: {why_not}")
-            modes = [mode for mode in modes if mode != CUDA_GRAPH] or ["default"]
-        last = modes[-1]
-        for mode in modes:
-            sides[mode] = compiled.call(mode, [])
-            sides[f"{mode} + passes"] = compiled.call(mode, packages, freezes)
-        lacking = {f"{last}, without {name}": name for name in used if len(used) > 1 and not is_quick}
-        for side, name in lacking.items():
-            fewer = [without(package, [name]) for package in packages]
-            sides[side] = compiled.call(last, fewer, freezes)
-        exact = outputs_in_float64(model)
-        with _compiles_apart(len(sides) + len(_RIVALS)):
-            differing = {side: _difference(call, expected, exact) for side, call in sides.items()}
-            for name, make in () if is_quick else _RIVALS.items():
-                side = f"{last}, {name}"
-                try:
-                    call = make(model, last)
-                    problem = _difference(call, expected, exact) if call else ""
-                except Exception as error:  # a rival costs itself alone
-                    call, problem = None, f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-                if problem:
-                    left_out.append(f"{side}: {problem}")
-                elif call is not None:
-                    sides[side] = call
-            with DeviceLease(find_device("cuda:0" if is_cuda else "cpu")).exclusive() as share:
-                times = _times(sides, modes, is_cuda, share)
-    us = {name: estimate.typical_ns(blocks) / 1e3 for name, blocks in times.items()}
-    baselines = {mode: _faster(mode, times, is_cuda) for mode in modes}
-    gains = {mode: _ratio(times[baselines[mode]], times[f"{mode} + passes"]) for mode in modes}
+        plan = _Plan(list(packages), used, modes[-1:] if is_quick else modes, is_quick, freezes, is_cuda)
+        parts = [_time_sides(each, plan, compiled) for each in (model, *model.others)]
+    modes = [mode for mode in plan.modes if all(mode in part.times for part in parts)] or ["default"]
+    last, lacking = modes[-1], {}
+    for side in parts[0].times:
+        if ", without " in side and all(side in part.times for part in parts):
+            lacking[side.rpartition(", without ")[2]] = side
+    sides = [side for side in parts[0].times if all(side in part.times for part in parts)]
+    us = {side: _mean_us(parts, side) for side in sides}
+    baselines = {mode: _faster(mode, us, is_cuda) for mode in modes}
+    gains = {mode: _gain(parts, baselines[mode], f"{mode} + passes") for mode in modes}
     us |= {f"{mode} + passes": us[baselines[mode]] / gain.ratio for mode, gain in gains.items()}
     with_passes = [f"{mode} + passes" for mode in modes]
     fastest = min(with_passes, key=us.__getitem__)
-    best = min(us.keys() - {*with_passes, *lacking}, key=us.__getitem__)
+    best = min(us.keys() - {*with_passes, *lacking.values()}, key=us.__getitem__)
     return Measurement(
         device=torch.cuda.get_device_name() if is_cuda else "cpu",
         us=us,
         gains=gains,
-        passes={name: _ratio(times[side], times[f"{last} + passes"]) for side, name in lacking.items()},
-        unequal=[f"{name}: {difference}" for name, difference in differing.items() if difference],
-        left_out=left_out,
+        passes={name: _gain(parts, side, f"{last} + passes") for name, side in lacking.items()},
+        unequal=[problem for part in parts for problem in part.unequal],
+        left_out=list(dict.fromkeys(problem for part in parts for problem in part.left_out)),
         best=best,
-        over_best=None if is_quick else _ratio(times[best], times[fastest]),
+        over_best=None if is_quick else _gain(parts, best, fastest),
         baselines=baselines,
         unused=[each.name for package in packages for each in package.rewrites if each.name not in used],
+        inputs=[part.row(gains, baselines) for part in parts] if model.others else [],
     )
+
+
+class _Plan(NamedTuple):
+    """What is timed of a model."""
+
+    packages: list[Package]
+    used: list[str]
+    """Names of passes that fit."""
+    modes: list[str]
+    is_quick: bool
+    freezes: bool
+    is_cuda: bool
+
+
+@dataclass
+class _Part:
+    """The times of a model on one of its inputs."""
+
+    model: Model
+    times: dict[str, list[list[int]]] = field(default_factory=dict)
+    """Nanoseconds of the calls of each side's blocks."""
+    unequal: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+    def row(self, gains: dict[str, Ratio], baselines: dict[str, str]) -> InputTimes:
+        """Return the report's row."""
+        times = {side: estimate.typical_ns(blocks) / 1e3 for side, blocks in self.times.items()}
+        each = {mode: _ratio(self.times[baselines[mode]], self.times[f"{mode} + passes"]) for mode in gains}
+        return InputTimes(self.model.shapes, self.model.weight, times, each)
+
+
+def _time_sides(model: Model, plan: _Plan, compiled: Compiled) -> _Part:
+    """Time all sides on a model's inputs. Raises PassagentError."""
+    sides = {"eager": _Call(model.module, model)}
+    expected = read_outputs(sides["eager"]())
+    if not expected:
+        raise PassagentError(f"{model.name}: returns no tensor, so that nothing could be compared")
+    part, modes = _Part(model), plan.modes
+    if plan.is_cuda:
+        part.left_out += _add_graph(model, sides)
+    if CUDA_GRAPH in modes and (why_not := _why_no_graph(compiled.call(model, CUDA_GRAPH, []))):
+        part.left_out.append(f"{CUDA_GRAPH}: {why_not}")
+        modes = [mode for mode in modes if mode != CUDA_GRAPH] or ["default"]
+    last = modes[-1]
+    for mode in modes:
+        sides[mode] = compiled.call(model, mode, [])
+        sides[f"{mode} + passes"] = compiled.call(model, mode, plan.packages, plan.freezes)
+    for name in plan.used if len(plan.used) > 1 and not plan.is_quick else ():
+        fewer = [without(package, [name]) for package in plan.packages]
+        sides[f"{last}, without {name}"] = compiled.call(model, last, fewer, plan.freezes)
+    exact = outputs_in_float64(model)
+    where = f" for {model.shapes}" if compiled.is_static else ""
+    with _compiles_apart(len(sides) + len(_RIVALS)):
+        for side, call in sides.items():
+            if difference := _difference(call, expected, exact):
+                part.unequal.append(f"{side}{where}: {difference}")
+        for name, make in () if plan.is_quick else _RIVALS.items():
+            side = f"{last}, {name}"
+            try:
+                rival = make(model, last)
+                problem = _difference(rival, expected, exact) if rival else ""
+            except Exception as error:  # a rival costs itself alone
+                rival, problem = None, f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+            if problem:
+                part.left_out.append(f"{side}{where}: {problem}")
+            elif rival is not None:
+                sides[side] = rival
+        with DeviceLease(find_device("cuda:0" if plan.is_cuda else "cpu")).exclusive() as share:
+            part.times = _times(sides, modes, plan.is_cuda, share)
+    return part
 
 
 def without(package: Package, names: Collection[str]) -> Package:
@@ -212,18 +192,20 @@ class Compiled:
     """What is compiled of a model; `cuda-graph` captures what `default` calls."""
 
     def __init__(self, model: Model) -> None:
-        self._model = model
+        self.is_static = bool(model.others)
+        """Each of several inputs is compiled for itself."""
         self._functions: dict[Any, Callable[..., Any]] = {}
 
-    def call(self, mode: str, packages: Sequence[Package], is_frozen: bool = False) -> _Call:
+    def call(self, model: Model, mode: str, packages: Sequence[Package], is_frozen: bool = False) -> _Call:
         """Return a call on the model's inputs in a mode, with the passes of packages."""
         key = (mode, tuple(package.digest for package in packages), is_frozen)
         if key not in self._functions and mode == CUDA_GRAPH:
-            default = self.call("default", packages, is_frozen)
-            self._functions[key] = CudaGraphs(default.function, self._model.module)
+            default = self.call(model, "default", packages, is_frozen)
+            self._functions[key] = CudaGraphs(default.function, model.module)
         elif key not in self._functions:
-            self._functions[key] = compile_model(self._model.module, packages, mode, is_frozen)
-        return _Call(self._functions[key], self._model)
+            settings = CompileSettings(mode, is_frozen, self.is_static)
+            self._functions[key] = compile_model(model.module, packages, settings)
+        return _Call(self._functions[key], model)
 
 
 def _difference(call: _Call, expected: Outputs, exact: Outputs) -> str:
@@ -243,7 +225,7 @@ def _why_no_graph(call: _Call) -> str:
 
 def _frozen(model: Model, mode: str) -> _Call:
     """Compile the model with its parameters as constants. Nobody can load other weights into that."""
-    return Compiled(model).call(mode, [], is_frozen=True)
+    return Compiled(model).call(model, mode, [], is_frozen=True)
 
 
 def _channels_last(model: Model, mode: str) -> _Call | None:
@@ -259,7 +241,8 @@ def _channels_last(model: Model, mode: str) -> _Call | None:
 
     module = copy.deepcopy(model.module).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     args, kwargs = pytree.tree_map(laid_out, (model.args, model.kwargs))
-    return Compiled(replace(model, module=module, args=args, kwargs=kwargs)).call(mode, [])
+    turned = replace(model, module=module, args=args, kwargs=kwargs)
+    return Compiled(turned).call(turned, mode, [])
 
 
 _RIVALS: dict[str, Callable[[Model, str], _Call | None]] = {
@@ -320,13 +303,26 @@ def _ratio(slow: list[list[int]], fast: list[list[int]]) -> Ratio:
     return Ratio(estimate.ratio(logs), *estimate.interval(logs))
 
 
-def _faster(mode: str, times: dict[str, list[list[int]]], is_cuda: bool) -> str:
+def _mean_us(parts: Sequence[_Part], side: str) -> float:
+    """The time of a call, us: the mean over the inputs, by their weights."""
+    total = sum(part.model.weight for part in parts)
+    return sum(estimate.typical_ns(part.times[side]) * part.model.weight for part in parts) / total / 1e3
+
+
+def _gain(parts: Sequence[_Part], slow: str, fast: str) -> Ratio:
+    """How much faster a side is: of several inputs the ratio of their times, added by their weights."""
+    ratios = [_ratio(part.times[slow], part.times[fast]) for part in parts]
+    if len(parts) == 1:
+        return ratios[0]
+    shares = [estimate.typical_ns(part.times[slow]) * part.model.weight for part in parts]
+    each = zip(*((ratio.ratio, ratio.low, ratio.high) for ratio in ratios), strict=True)
+    return Ratio(*(sum(shares) / sum(np.divide(shares, ends)) for ends in each))
+
+
+def _faster(mode: str, us: dict[str, float], is_cuda: bool) -> str:
     """The faster of Inductor and eager, called as a mode calls: in a CUDA graph or not."""
     from torch._inductor import list_mode_options
 
     in_graph = mode == CUDA_GRAPH or list_mode_options(mode).get("triton.cudagraphs")
     eager = _GRAPHED if is_cuda and in_graph else "eager"
-    return min(
-        (side for side in (mode, eager) if side in times),
-        key=lambda side: _ratio(times[side], times[f"{mode} + passes"]).ratio,
-    )
+    return min((side for side in (mode, eager) if side in us), key=us.__getitem__)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from passagent.packages.model_timing import Measurement, Ratio
+from passagent.packages.measurement import Measurement, Ratio
 
 KEPT, DROPPED, LEFT, NOTHING, WAITING, FAILED = "kept", "dropped", "left", "nothing", "waiting", "failed"
 """A region's outcome: its pass is in the package; it was, and did not pay; what there is does it as fast; no

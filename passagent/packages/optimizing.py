@@ -26,7 +26,7 @@ from passagent.errors import PassagentError, UsageError
 from passagent.expert.read.fusible_regions import attentions
 from passagent.kernels.toolchain import compiler
 from passagent.options import OptimizeOptions, settings_of
-from passagent.packages.loading import MANIFEST, load_package, package_of
+from passagent.packages.loading import MANIFEST, CompileSettings, load_package, package_of
 from passagent.packages.model_timing import Compiled, measure_model, without
 from passagent.packages.optimized import DROPPED, FAILED, KEPT, LEFT, NOTHING, Optimized, RegionOutcome
 from passagent.packages.package_writing import check_name, drop, pack, read_sources
@@ -53,7 +53,7 @@ SETTINGS: dict[str, Any] = {
     "experience.library": OFF,  # the regions are looked up here, by what Inductor was beaten with
     "evaluator.dispatch": "graph", "evaluator.reference": "inductor", "search.iters": 4, "search.islands": 2,
 }  # fmt: skip
-"""Settings of each search, unless others are given: without the host's share, beside Inductor."""
+"""CompileSettings of each search, unless others are given: without the host's share, beside Inductor."""
 Say = Callable[[str], object]
 log = logging.getLogger("passagent.optimize")
 
@@ -352,7 +352,7 @@ def _measure(
         )
     else:
         shutil.rmtree(out, ignore_errors=True)  # an earlier package of this optimisation, or empty
-        result.package = drop(package, losers, out, mode, result.is_frozen)
+        result.package = drop(package, losers, out, CompileSettings(mode, result.is_frozen, known.is_static))
         result.rewrites |= {rewrite.name: KEPT for rewrite in rewrites if rewrite.name not in losers}
         say(f"  wrote {out}")
 

@@ -156,6 +156,11 @@ class PlannedOperator:
         self.planned += 1
         return result
 
+    @property
+    def ready(self) -> list[Any]:
+        """What calls of this thread run, with the memory that they use."""
+        return list(self._ready.__dict__.values())
+
     def _looked_up(self, tensors: Sequence[torch.Tensor]) -> Any:
         """The outputs, by the plan for these layouts if there is one."""
         ready: dict[Any, Callable[..., Any] | None] = self._ready.__dict__
@@ -311,6 +316,11 @@ direct_calls = SimpleNamespace()
 A call of `torch.ops.passagent.p_...` goes through torch's dispatcher and twice through Python. Generated code
 is below autograd and autocast: there the implementation for its device can be called itself.
 """
+
+
+def ready_plans() -> list[Any]:
+    """What this thread's calls of all operators run, with the memory that they use."""
+    return [operator.ready for operator in vars(direct_calls).values()]
 
 
 def overload(name: str) -> torch._ops.OpOverload:

@@ -20,6 +20,7 @@ from passagent.evaluator.matching.effects import Memory
 from passagent.packages.loading import (
     FORMAT,
     MANIFEST,
+    CompileSettings,
     Package,
     never_called,
     operator_name,
@@ -110,7 +111,7 @@ def pack(sources: Sequence[Source], out: Path, rewrites: Sequence[Rewrite] = ())
 
 
 def drop(
-    package: Package, names: Sequence[str], out: Path, mode: str = "default", is_frozen: bool = False
+    package: Package, names: Sequence[str], out: Path, settings: CompileSettings = CompileSettings()
 ) -> Path:
     """Write the package again as `out`, without some of its passes, and how `deploy` compiles with it.
 
@@ -122,8 +123,9 @@ def drop(
     names_of_files = [name for name in package.manifest.get("files", ()) if name.startswith(directories)]
     dropped = [(name, "the model is faster without it") for name in names]
     facts = {
-        "mode": mode,
-        "frozen": is_frozen,
+        "mode": settings.mode,
+        "frozen": settings.is_frozen,
+        "static": settings.is_static,
         "passes": entries,
         "left_out": [*package.manifest.get("left_out", ()), *dropped],
     }

@@ -115,7 +115,7 @@ def _with_symbolic_sizes(subgraph: Subgraph) -> Subgraph:
     inputs = []
     for meta, parameter in zip(subgraph.inputs, parameters(forward, subgraph.path / "model.py"), strict=True):
         is_size = parameter.annotation is not None and ast.unparse(parameter.annotation).endswith("SymInt")
-        value = meta.data[0] if isinstance(meta.data, list) and len(meta.data) == 1 else meta.data
+        value = meta.data[0] if isinstance(meta.data, tuple) and len(meta.data) == 1 else meta.data
         is_number = is_size and isinstance(value, int)
         inputs.append(replace(meta, dtype="int", data=value) if is_number else meta)
     return replace(subgraph, inputs=tuple(inputs))

@@ -274,11 +274,13 @@ def device_times(graph: Graph, chosen: int, windows: list[Windows], often: Seque
 @contextmanager
 def no_collection() -> Iterator[None]:
     """Python's collector rests while calls are timed."""
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.enable()
+        if was_enabled:
+            gc.enable()
 
 
 def load_kernels(device: str) -> None:

@@ -72,10 +72,13 @@ def capture(graph: Graph, repeats: int, rotation: Rotation) -> None:
     graph.call = replay
 
 
-def record(warm: Callable[[], Any], call: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
+def record(
+    warm: Callable[[], Any], call: Callable[[], Any], errors: str = "global"
+) -> tuple[torch.cuda.CUDAGraph, Any]:
     """The CUDA graph of a call, `warm` before it, and what the call returns: its outputs.
 
-    Raises RuntimeError, in one line, for what cannot be captured; the device can be used as before.
+    `errors`: with `thread_local` calls of other threads do not end the capture. Raises RuntimeError, in one
+    line, for what cannot be captured; the device can be used as before.
     """
     stream, pool, captured = torch.cuda.Stream(), torch.cuda.graph_pool_handle(), torch.cuda.CUDAGraph()
     stream.wait_stream(torch.cuda.current_stream())
@@ -84,7 +87,7 @@ def record(warm: Callable[[], Any], call: Callable[[], Any]) -> tuple[torch.cuda
         # the outer context that makes the old stream the current one again.
         with no_collection(), torch.cuda.stream(stream):
             warm()  # libraries get their workspaces for this stream
-            with torch.cuda.graph(captured, pool=pool, stream=stream):
+            with torch.cuda.graph(captured, pool=pool, stream=stream, capture_error_mode=errors):
                 outputs = call()
     except Exception as error:
         _unfinished.append(captured)

@@ -107,7 +107,7 @@ def _on_meta(value: Any) -> Any:
 def _shaped(meta: TensorMeta, device: str = "meta") -> Any:
     if meta.is_python_scalar:
         data: Any = meta.data
-        while isinstance(data, list):
+        while isinstance(data, tuple):
             data = data[0]
         return (int if meta.dtype == "int" else float)(data)
     return torch.empty(meta.shape, dtype=getattr(torch, meta.dtype), device=device)

@@ -13,7 +13,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,8 @@ from passagent.tasks.capture import Piece, forget
 from passagent.tasks.constraints import set_aside
 
 _HOW = (
-    "a factory takes nothing and returns `module, example_inputs`, or a module with --inputs FILE.py:function"
+    "a factory takes nothing and returns `module, example_inputs` (of several inputs a list of (inputs, "
+    "weight)), or a module with --inputs FILE.py:function"
 )
 
 
@@ -40,6 +41,16 @@ class Model:
     module: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any] = field(default_factory=dict)
+    weight: float = 1.0
+    """How often a call has such inputs, beside others."""
+    others: tuple[Model, ...] = ()
+    """The same model with other inputs, of less weight."""
+
+    @property
+    def shapes(self) -> str:
+        """The shapes of the tensors that a call is given."""
+        leaves = pytree.tree_leaves((self.args, self.kwargs))
+        return ", ".join(str(tuple(leaf.shape)) for leaf in leaves if isinstance(leaf, torch.Tensor))
 
     @property
     def is_training(self) -> bool:
@@ -63,10 +74,35 @@ def load_model(spec: str, inputs: str | None = None) -> Model:
         example = _called(inputs)
     if not callable(module):
         raise UsageError(f"{spec}: returned a {type(module).__name__} for a module; {_HOW}")
+    return model_of(name, module, example)
+
+
+def model_of(name: str, module: Callable[..., Any], example: Any) -> Model:
+    """The model with its inputs: a tuple, a dict for keyword arguments, or a list of (inputs, weight).
+
+    Raises UsageError for a weight that is not positive.
+    """
+    if isinstance(example, tuple) and len(example) == 1 and _are_weighted(example[0]):
+        [example] = example
+    if _are_weighted(example):
+        models = [replace(model_of(name, module, inputs), weight=float(weight)) for inputs, weight in example]
+        if not all(model.weight > 0 for model in models):
+            raise UsageError(f"{name}: the weights of its inputs must be positive")
+        heaviest, *others = sorted(models, key=lambda model: -model.weight)
+        return replace(heaviest, others=tuple(others))
     if isinstance(example, Mapping):
         return Model(name, module, (), dict(example))
-    args = tuple(example) if isinstance(example, Sequence) else (example,)
-    return Model(name, module, args)
+    return Model(name, module, tuple(example) if isinstance(example, Sequence) else (example,))
+
+
+def _are_weighted(example: Any) -> bool:
+    return (
+        isinstance(example, list)
+        and bool(example)
+        and all(isinstance(pair, tuple) and len(pair) == 2 for pair in example)
+        and all(isinstance(inputs, tuple | Mapping) for inputs, _ in example)
+        and all(isinstance(weight, int | float) for _, weight in example)
+    )
 
 
 def _called(spec: str) -> Any:
