@@ -38,22 +38,17 @@ _NEVER = {
 """Arguments of them that name dimensions."""
 
 
+_HOMES = (operator, torch.nn.functional, torch, torch.special, torch._C._nn)
+"""Modules whose functions a pattern calls."""
+
+
 def qualified(node: fx.Node) -> str | None:
     """How a pattern calls the operator; None if it cannot."""
     if node.op == "call_method":
         return f".{node.target}"
-    target = node.target
-    if getattr(operator, getattr(target, "__name__", ""), None) is target:
-        return f"operator.{target.__name__}"  # type: ignore[union-attr]
-    for module, prefix in (
-        (torch.nn.functional, "torch.nn.functional"),
-        (torch, "torch"),
-        (torch.special, "torch.special"),
-        (torch._C._nn, "torch._C._nn"),
-    ):
-        if getattr(module, getattr(target, "__name__", ""), None) is target:
-            return f"{prefix}.{target.__name__}"  # type: ignore[union-attr]
-    return None
+    name = getattr(node.target, "__name__", "")
+    home = next((module for module in _HOMES if getattr(module, name, None) is node.target), None)
+    return f"{home.__name__}.{name}" if home is not None else None
 
 
 def structure(region: Region) -> tuple[Any, ...]:
