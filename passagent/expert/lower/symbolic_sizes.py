@@ -147,7 +147,7 @@ class Sizes:
         x, y = self.text(a), self.text(b)
         if x != y:
             self.guards[f"{x} == {y}"] = None
-            keep, drop = (y, x) if self._plainness(y) < self._plainness(x) else (x, y)
+            keep, drop = sorted((x, y), key=self._plainness)
             self._same[drop] = keep
 
     def constant(self, size: Size) -> int:
