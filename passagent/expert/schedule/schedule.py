@@ -59,7 +59,13 @@ class Schedule:
             self._visit(e)
         self._merge()
         self.order = self._order()
-        self.groups = [self._group(stores) for stores in self._grouped()]
+        together: list[list[Store]] = []
+        for store in self.stores:
+            fitting = next((stores for stores in together if self._together(stores, store)), None)
+            if fitting is None:
+                together.append(fitting := [])
+            fitting.append(store)
+        self.groups = list(map(self._group, together))
 
     # addresses
 
@@ -200,20 +206,16 @@ class Schedule:
     def _mergeable(self, a: Axis, b: Axis, reduces: list[Expr]) -> bool:
         if a in self.bare or b in self.bare:
             return False
-        inner = self.mono(b.size)
-        met = False
-        for address in self.addresses.values():
-            x, y = address.terms.get(a), address.terms.get(b)
-            if x != (None if y is None else self.times(y, inner)):
-                return False
-            met = met or x is not None
+        inner, steps = self.mono(b.size), [(o.terms.get(a), o.terms.get(b)) for o in self.addresses.values()]
+        if any(x != (None if y is None else self.times(y, inner)) for x, y in steps):
+            return False
         sides = [(r.data[1], r.axes) for r in reduces]
         sides += [(s.partial[1], s.axes - set(s.partial[1])) for s in self.stores if s.partial]
         for along, across in sides:
             bound, free = self.axes(along), self.axes(across)
             if (a in bound) != (b in bound) or (a in free) != (b in free):
                 return False
-        return met
+        return any(x is not None for x, _ in steps)
 
     def hint(self, mono: Mono) -> int:
         return mono[0] * math.prod(self.trace.hints.get(t, 1) for t in mono[1])
@@ -272,15 +274,6 @@ class Schedule:
     def _leaves(self, stores: list[Store]) -> set[Any]:
         """Inputs read and reductions made."""
         return {e.data for e in parts(*(s.expr for s in stores)) if e.kind == "load" and e.axes}
-
-    def _grouped(self) -> list[list[Store]]:
-        groups: list[list[Store]] = []
-        for store in self.stores:
-            fitting = next((group for group in groups if self._together(group, store)), None)
-            if fitting is None:
-                groups.append(fitting := [])
-            fitting.append(store)
-        return groups
 
     def _together(self, group: list[Store], store: Store) -> bool:
         a, b, both = self._rows(group), self._rows([store]), self._rows([*group, store])
