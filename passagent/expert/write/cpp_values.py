@@ -18,7 +18,10 @@ _PRELUDE = {"exp", "exp_added", "exp_below", "log10"}  # whose float32 form the 
 FUNCTIONS = {**dict.fromkeys(("exp", "exp_added", "exp_below"), "exp"), "abs": "fabs"}
 _SAME = words("log log2 log10 sqrt sin cos tanh erf log1p expm1 floor ceil rint pow fma copysign")
 FUNCTIONS |= {name: name for name in _SAME}
-_FORMS = {"neg": "-{0}", "not": "!{0}", "bits": "int64_t(__builtin_bit_cast(int32_t, {0}))"}
+_FORMS = {
+    "neg": "-{0}", "not": "!{0}", "bits": "int64_t(__builtin_bit_cast(int32_t, {0}))", "as_half": "{0}",
+    "relu": "{0} < 0 ? 0 : {0}", "index_clamp": "std::min<int64_t>(std::max<int64_t>({0}, 0), {1})",
+}  # fmt: skip
 _CALLED = frozenset(FUNCTIONS) - {"sqrt", "floor", "ceil", "rint", "abs", "fma", "copysign"}
 
 BAND = 16
@@ -133,18 +136,12 @@ class ValueWriter(Writer):
             args[0] = self.named(e.args[0], args[0], depth)
         if e.data == "cast":
             return self.convert(args[0], e.args[0].dtype, e.dtype)
-        if e.data == "as_half":
-            return args[0]
         if e.data in INFIX:
             return f"{args[0]} {INFIX[e.data]} {args[1]}"
         if e.data in _FORMS:
             return _FORMS[e.data].format(*args)
-        if e.data == "relu":
-            return f"{args[0]} < 0 ? 0 : {args[0]}"
         if e.data in {"maximum", "minimum"}:
             return self.extreme(e, *args)
-        if e.data == "index_clamp":
-            return f"std::min<int64_t>(std::max<int64_t>({args[0]}, 0), {args[1]})"
         if e.data in FUNCTIONS:
             name = f"{FUNCTIONS[e.data]}{'f' if e.dtype == 'float32' else ''}"
             name = f"{e.data}_f32" if e.data in _PRELUDE and e.dtype == "float32" else name
@@ -184,14 +181,11 @@ class ValueWriter(Writer):
         if dtype not in FLOATING:
             return str(int(value))
         ctype = "double" if dtype == "float64" else "float"
-        if math.isinf(value):
+        if math.isinf(value) or (dtype != "float64" and abs(value) > 3.4028234663852886e38):
             return f"{'-' if value < 0 else ''}std::numeric_limits<{ctype}>::infinity()"
         if math.isnan(value):
             return f"std::numeric_limits<{ctype}>::quiet_NaN()"
-        text = repr(float(value))
-        if dtype != "float64" and abs(value) > 3.4028234663852886e38:
-            return f"{'-' if value < 0 else ''}std::numeric_limits<float>::infinity()"
-        text = text if dtype == "float64" else f"{text}f"
+        text = f"{float(value)!r}{'' if dtype == 'float64' else 'f'}"
         return f"({text})" if value < 0 else text
 
     def load(self, e: Expr, depth: int) -> str:
@@ -203,9 +197,9 @@ class ValueWriter(Writer):
             return self.gathered(e, name)
         pointer, unit = self.pointer(name, e.dtype, address, const=True)
         if e.dtype in HALVES and unit:
-            self.blocked = True
             if pointer in self.values_of:
                 return f"{self.values_of[pointer]}[j]"
+            self.blocked = True
             buffer, row = self.fresh(f"{name}_buffer"), self.fresh(f"{name}_values")
             self.values_of[pointer] = row
             self.before_block.append(f"float {buffer}[{self.plan.block}];")

@@ -241,8 +241,7 @@ class TritonWriter(TritonValues):
         free = [a for a in stage.loops if a not in bound_axes]
         if any(a in loops for a in free) or (self.joined and free):
             raise Unsupported("schedule", "a reduction that keeps an inner axis")
-        stem = {"softmax_max": "top"}.get(name, name)
-        self.results[r] = self.fresh(f"{stem}_v")
+        self.results[r] = self.fresh(f"{'top' if name == 'softmax_max' else name}_v")
         held = {*free, *bound_axes}  # each lane keeps its own, until the loop ends
         height = "ROWS" if self.cross is None or self.cross in held else "1"
         lanes = "BLOCK" if self.vector in held else "1"
@@ -254,9 +253,8 @@ class TritonWriter(TritonValues):
         if plain:
             return self.line(f"{target} = {self.reduced(name, bound, body, r.dtype)}")
         nan = ", propagate_nan=tl.PropagateNan.ALL" if self.keeps_nan(name, r.dtype) else ""
-        combine = {"sum": "{} + {}", "min": f"tl.minimum({{}}, {{}}{nan})"}
-        text = combine.get(name, f"tl.maximum({{}}, {{}}{nan})")
-        self.line(f"{target} = {text.format(target, body)}")
+        larger = f"tl.{'minimum' if name == 'min' else 'maximum'}({target}, {body}{nan})"
+        self.line(f"{target} = {f'{target} + {body}' if name == 'sum' else larger}")
 
     def sides(self, bound: Iterable[Axis]) -> dict[int, Axis]:
         """The block's axes, by number, that are among `bound`."""

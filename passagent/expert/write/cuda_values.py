@@ -24,6 +24,7 @@ _FORMS = {
     "fma": "tl.fma({0}, {1}, {2})",
     **{name: f"tl.{name}({{0}})" for name in ("rsqrt", "sin", "cos", "erf", "abs", "floor", "ceil")},
     "bits": "{0}.to(tl.int32, bitcast=True)",
+    "as_half": "{0}",
 }
 """Operations that are neither infix nor a choice."""
 
@@ -124,8 +125,6 @@ class TritonValues(Writer):
         if e.data == "where":
             return f"tl.where({', '.join(bare(self.emit(x, 0)) for x in e.args)})"
         args = [self.emit(a, 0) for a in e.args]
-        if e.data == "as_half":
-            return args[0]
         if e.data in EXACT and (e.dtype == "float32" or e.data == "exp_added"):
             cheap = e.dtype == "float32" and e not in self.decisive and self.is_each(e) and not is_mean(e)
             if e.data == "div" and cheap:
@@ -134,8 +133,8 @@ class TritonValues(Writer):
         if e.data == "sqrt":
             return f"tl.sqrt{'_rn' if e.dtype == 'float32' else ''}({bare(args[0])})"
         if e.data in INFIX:
-            sign = {"&&": "&", "||": "|", "/": "/"}.get(INFIX[e.data], INFIX[e.data])
-            return f"{args[0]} {'//' if e.data == 'index_div' else sign} {args[1]}"
+            sign = {"and": "&", "or": "|", "index_div": "//"}.get(e.data, INFIX[e.data])
+            return f"{args[0]} {sign} {args[1]}"
         if e.data in {"maximum", "minimum"}:  # NaN stays, as in eager
             nan = ", propagate_nan=tl.PropagateNan.ALL" if e.dtype in FLOATING else ""
             return f"tl.{e.data}({', '.join(map(bare, args))}{nan})"
