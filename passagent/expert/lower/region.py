@@ -93,7 +93,13 @@ def lower_node(
         if first:
             result = windows.with_bias(call, node, env[windows.bias_of(node)])
         elif lowering is None:
-            _as_in_the_example(trace, (args, kwargs))
+            # What the operator consists of may depend on literals that are parameters.
+            for _, value in leaves((args, kwargs)):
+                if isinstance(value, Scalar):
+                    # the same literal (matching.unify.same_literal): -0.0 == 0.0 and 0 == 0.0 are other ones
+                    trace.guard(f"repr({value.name}) == {repr(value.hint)!r}")
+                elif isinstance(value, Size):
+                    trace.constant(value)
             result = lower_split(trace, node, env, types.name)
         else:
             result = lowering(call, *args, **kwargs)
@@ -103,16 +109,6 @@ def lower_node(
         raise Unsupported(name, f"these arguments are not lowered ({error})") from error
     check_shape(name, result, out)
     return result
-
-
-def _as_in_the_example(trace: Trace, arguments: Any) -> None:
-    """Rely on literals that are parameters: what the operator consists of may depend on them."""
-    for _, value in leaves(arguments):
-        if isinstance(value, Scalar):
-            # the same literal (matching.unify.same_literal): -0.0 == 0.0 and 0 == 0.0 are other ones
-            trace.guard(f"repr({value.name}) == {repr(value.hint)!r}")
-        elif isinstance(value, Size):
-            trace.constant(value)
 
 
 def lower_region(

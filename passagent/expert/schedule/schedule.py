@@ -294,8 +294,10 @@ class Schedule:
         used = self.axes(a for r in reduces for a in r.args[0].every).union(*map(self.store_axes, stores))
         walked = self.sorted(used)
         tile = walked[-1] if walked and walked[-1] in rows else None
-        if tile is not None and self.target == "cpu" and self._walks_along(bound, stores):
-            tile = None  # rows run along what is reduced; what lies across them is turned (cpp_bands.py)
+        if tile is not None and self.target == "cpu":
+            unit = {a for s in stores for a, step in self.addresses[id(s)].terms.items() if step == (1, ())}
+            if unit & bound and self.volume(bound) <= LONGEST_TURNED:
+                tile = None  # rows run along what is reduced; what lies across is turned (cpp_bands.py)
         if tile is None and self.target == "cuda" and used - set(rows) == bound:
             tile = lying_across(rows, bound, [self._strides(e) for e in parts(*reduces) if e.kind == "load"])
         rows = self._without_waste(rows, tile, reduces, stores)
@@ -309,11 +311,6 @@ class Schedule:
                 inner *= rows.pop().size.hint
                 tile = None
         return Group(rows, tile, self._stages(stores, reduces, rows))
-
-    def _walks_along(self, bound: frozenset[Axis], stores: list[Store]) -> bool:
-        """Tell whether a store goes through memory along a reduced axis, and rows of it can be held."""
-        unit = {a for s in stores for a, step in self.addresses[id(s)].terms.items() if step == (1, ())}
-        return bool(unit & bound) and self.volume(bound) <= LONGEST_TURNED
 
     def _without_waste(
         self, rows: list[Axis], tile: Axis | None, reduces: dict[Expr, None], stores: list[Store]

@@ -194,7 +194,14 @@ class ValueWriter(Writer):
         if e in self.turned:
             return self.turned_element(e)
         if not self.walks(address) and depth == len(self.scope.axes) and self.apart(e.dtype):
-            return self.gathered(e, name)
+            # An element of a block that is gathered before the loop.
+            buffer, vtype = self.fresh(f"{name}_values"), self.vtype(e.dtype)
+            lines, (element, _) = self.aside(lambda: self.pointer(name, e.dtype, address, const=True))
+            self.before_block.append(f"{vtype} {buffer}[{self.plan.block}];")
+            self.before_block += self.element_loop(
+                [*lines, f"{buffer}[j] = static_cast<{vtype}>({element});"]
+            )
+            return f"{buffer}[j]"
         pointer, unit = self.pointer(name, e.dtype, address, const=True)
         if e.dtype in HALVES and unit:
             if pointer in self.values_of:
@@ -214,16 +221,6 @@ class ValueWriter(Writer):
         """
         looped = bool(self.scope.axes) and not self.is_short(self.scope.axes[-1])
         return looped and dtype in {*HALVES, "bool", "int8", "uint8", "int16"}
-
-    def gathered(self, e: Expr, name: str) -> str:
-        """An element of a block that is gathered before the loop."""
-        buffer = self.fresh(f"{name}_values")
-        address = self.s.addresses[e]
-        lines, (element, _) = self.aside(lambda: self.pointer(name, e.dtype, address, const=True))
-        vtype = self.vtype(e.dtype)
-        self.before_block.append(f"{vtype} {buffer}[{self.plan.block}];")
-        self.before_block += self.element_loop([*lines, f"{buffer}[j] = static_cast<{vtype}>({element});"])
-        return f"{buffer}[j]"
 
     def element_loop(self, lines: list[str]) -> list[str]:
         """A loop over the elements of a block."""
@@ -316,28 +313,21 @@ class ValueWriter(Writer):
         vector = stage.loops[-1]
         body = scope.lines[depth]
         clause = "".join(f" reduction({op}:{', '.join(v)})" for op, v in self.clauses.items())
-        if self.is_short(vector):
-            inner = [f"for (int64_t j = 0; j < {self.axis_size(vector)}; ++j) {{", *indented(body), "}"]
-            return self.around(stage, [*self.before_block, *inner, *self.after_block])
+        block, is_short = self.plan.block, self.is_short(vector)
+        n = self.axis_size(vector) if vector is not self.g.tile else ""
         inner = [f"#pragma omp simd{clause}", "for (int64_t j = 0; j < count; ++j) {", *indented(body), "}"]
-        inner = inner if body else []
-        inner = [*self.before_block, *inner, *self.after_block]
-        if vector is not self.g.tile:
-            n = self.axis_size(vector)
-            block = self.plan.block
+        if is_short:
+            inner = [f"for (int64_t j = 0; j < {n}; ++j) {{", *indented(body), "}"]
+        inner = [*self.before_block, *(inner if body or is_short else []), *self.after_block]
+        if vector is not self.g.tile and not is_short:
             inner = [
                 f"for (int64_t start = 0; start < {n}; start += {block}) {{",
                 f"  const int64_t count = std::min<int64_t>({block}, {n} - start);",
                 *indented(inner),
                 "}",
             ]
-        elif self.before_block or self.after_block:
+        elif not is_short and (self.before_block or self.after_block):
             inner = ["{", *indented(inner), "}"]
-        return self.around(stage, inner)
-
-    def around(self, stage: Stage, inner: list[str]) -> list[str]:
-        """The outer loops of a stage."""
-        scope, depth = self.scope, len(stage.loops)
         lines = [*scope.lines[depth - 1], *inner, *scope.tails[depth - 1]]
         for level in reversed(range(depth - 1)):
             name, size = self.axis_name(stage.loops[level]), self.axis_size(stage.loops[level])

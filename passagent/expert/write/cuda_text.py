@@ -208,8 +208,14 @@ class TritonWriter(TritonValues):
         for axis in outer:
             self.line(f"for {self.axis_name(axis)} in range({self.axis_size(axis)}):")
             self.indent += 1
-        if swept is not None:
-            self.sweep(swept)
+        if swept is not None:  # a loop over the blocks of an axis that is too long for one
+            step, name, other = (
+                ("BLOCK", "lane", "None, :") if swept is self.vector else ("ROWS", "level", ":, None")
+            )
+            self.line(f"for start in range(0, {self.axis_size(swept)}, {step}):")
+            self.indent += 1
+            self.line(f"{name} = start + tl.arange(0, {step})[{other}]")
+            self._bound(swept=True)
         if loops:
             self.scopes.append({})
         for item in stage.items:
@@ -224,15 +230,6 @@ class TritonWriter(TritonValues):
             if self.sides(r.data[1]):
                 target = self.results[r]
                 self.line(f"{target} = {self.reduced(r.data[0], r.data[1], target, r.dtype)}")
-
-    def sweep(self, axis: Axis) -> None:
-        """A loop over the blocks of an axis that is too long for one."""
-        lanes = axis is self.vector
-        step, name, other = ("BLOCK", "lane", "None, :") if lanes else ("ROWS", "level", ":, None")
-        self.line(f"for start in range(0, {self.axis_size(axis)}, {step}):")
-        self.indent += 1
-        self.line(f"{name} = start + tl.arange(0, {step})[{other}]")
-        self._bound(swept=True)
 
     def start(self, r: Expr, stage: Stage, loops: list[Axis]) -> str:
         """Name a reduction; its value before a loop."""
