@@ -52,7 +52,12 @@ def attention_nodes(graph: fx.Graph, inside: set[fx.Node], without: Iterable[str
             continue
         nodes = _with_sides(core, inside)
         if all(u in nodes for n in core[:-1] for u in n.users):
-            _append_moves(core[-1], nodes, inside)
+            last = core[-1]
+            while len(last.users) == 1:  # what only moves the result
+                last = next(iter(last.users))
+                if last not in inside or op_name(last) not in _BEHIND or len(last.all_input_nodes) != 1:
+                    break
+                nodes.add(last)
             yield [n for n in graph.nodes if n in nodes]
 
 
@@ -128,15 +133,6 @@ def _with_sides(core: list[fx.Node], inside: set[fx.Node]) -> set[fx.Node]:
                 nodes.add(node)
                 allowed.update({source: names for source in node.all_input_nodes if source not in allowed})
     return nodes
-
-
-def _append_moves(node: fx.Node, nodes: set[fx.Node], inside: set[fx.Node]) -> None:
-    """Add what only moves the result."""
-    while len(node.users) == 1:
-        node = next(iter(node.users))
-        if node not in inside or op_name(node) not in _BEHIND or len(node.all_input_nodes) != 1:
-            return
-        nodes.add(node)
 
 
 @dataclass

@@ -110,14 +110,6 @@ class ValueWriter(Writer):
             self.new_kept[e] = buffer
         return name
 
-    def named(self, e: Expr, text: str, depth: int) -> str:
-        """A name for an operand that is written more than once."""
-        if closed(text) and not text.endswith(")"):
-            return text
-        name = self.fresh(self.stem(e))
-        self.scope.lines[self.depth(e)].append(f"const {self.vtype(e.dtype)} {name} = {bare(text)};")
-        return name
-
     def result(self, r: Expr) -> str:
         target = self.results[r]
         axes = self.s.sorted(self.s.axes(r.axes))
@@ -132,8 +124,10 @@ class ValueWriter(Writer):
                 return f"either({', '.join(map(bare, (test, a, b)))})"
             return f"{test} ? {a} : {b}"
         args = [self.emit(a, depth) for a in e.args]
-        if e.data in {"relu", "maximum", "minimum"}:
-            args[0] = self.named(e.args[0], args[0], depth)
+        if e.data in {"relu", "maximum", "minimum"} and (not closed(args[0]) or args[0].endswith(")")):
+            first, text = e.args[0], bare(args[0])  # it is written more than once
+            args[0] = self.fresh(self.stem(first))
+            self.scope.lines[self.depth(first)].append(f"const {self.vtype(first.dtype)} {args[0]} = {text};")
         if e.data == "cast":
             return self.convert(args[0], e.args[0].dtype, e.dtype)
         if e.data in INFIX:

@@ -204,11 +204,10 @@ def options_of(part: Part) -> tuple[str, ...]:
 
 
 def part_lines(part: Part, suffix: str) -> list[str]:
+    options = [f"{name}=True" for name in options_of(part)]
     if part.kind == "flat":
-        arguments = [part.lanes, *(f"{name}=True" for name in options_of(part))]
-        return [f"    block{suffix}, warps{suffix} = _run({', '.join(arguments)})"]
-    arguments = [product(part.rows), part.lanes, *([part.height] if part.height else [])]
-    arguments += [f"{name}=True" for name in options_of(part)]
+        return [f"    block{suffix}, warps{suffix} = _run({', '.join([part.lanes, *options])})"]
+    arguments = [product(part.rows), part.lanes, *([part.height] if part.height else []), *options]
     arguments += [f"depth={part.padded['DEPTH']}", f"each={part.each}"] if part.padded else []
     results = ", ".join(f"{name}{suffix}" for name in ("rows", "block", "together", "warps"))
     return [f"    {results} = {function_of(part)}({', '.join(arguments)})"]
