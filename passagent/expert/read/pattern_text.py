@@ -7,6 +7,7 @@ import keyword
 import math
 import operator
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -84,7 +85,7 @@ def parameters(regions: list[Region]) -> list[Parameter]:
     """Literals of equal structures that become parameters: sizes, and whatever differs among them."""
     varying: list[Parameter] = []
     first = regions[0]
-    counts: dict[str, int] = {}
+    counts = Counter[str]()
     for position, node in enumerate(first.nodes):
         others = [dict(arguments(r.nodes[position])) for r in regions]
         for path, value in arguments(node):
@@ -92,14 +93,12 @@ def parameters(regions: list[Region]) -> list[Parameter]:
                 continue
             differs = not all(same_literal(o[path], value) for o in others)
             unused = unused_in_inference(node, path)
-            if unused:
-                counts[unused] = counts.get(unused, 0) + 1
-                name = unused if counts[unused] == 1 else f"{unused}{counts[unused]}"
-                varying.append(Parameter(name, position, path))
-            elif differs or (isinstance(value, int) and value > 1):
-                stem = "size" if isinstance(value, int) else "number"
-                varying.append(Parameter(f"{stem}{counts.setdefault(stem, 0)}", position, path))
+            stem = unused or ("size" if isinstance(value, int) else "number")
+            if unused or differs or (isinstance(value, int) and value > 1):
                 counts[stem] += 1
+                number = counts[stem] - (unused is None)  # size0, size1, ... and p, p2, ...
+                name = stem if unused and number == 1 else f"{stem}{number}"
+                varying.append(Parameter(name, position, path))
     return varying
 
 

@@ -268,12 +268,9 @@ def decoded(index: str, parts: list[tuple[str, str]], sign: str = "//") -> list[
 
 def closed(text: str) -> bool:
     """Tell whether an operand needs no parentheses: a name, a number, a call, an element."""
-    depth = 0
-    for k, c in enumerate(text):
-        depth += (c in "([") - (c in ")]")
-        if depth == 0 and (c in " ?" or (c == "-" and k == 0)):
-            return False
-    return True
+    depths = accumulate((c in "([") - (c in ")]") for c in text)
+    inside = all(depth or c not in " ?" for c, depth in zip(text, depths, strict=True))
+    return inside and not text.startswith("-")
 
 
 _COSTS = {"pow": 20, "tanh": 10, "erf": 10, "div": 3, "sqrt": 3}
