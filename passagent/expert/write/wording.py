@@ -115,8 +115,8 @@ def _divides(node: ast.expr) -> bool:
 def _between(first: str, second: str) -> str | None:
     """The expression that `0 <= a` and `a < b` both bound: they can be one comparison."""
     match ast.parse(first, mode="eval").body, ast.parse(second, mode="eval").body:
-        case ast.Compare(_, ops, [*_, a]), ast.Compare(b, others) if _text(a) == _text(b):
-            return _text(b) if all(isinstance(op, ast.Lt | ast.LtE) for op in (*ops, *others)) else None
+        case ast.Compare(_, below, [*_, last]), ast.Compare(left, above) if _text(last) == _text(left):
+            return _text(left) if all(isinstance(op, ast.Lt | ast.LtE) for op in (*below, *above)) else None
     return None
 
 
@@ -202,10 +202,10 @@ def _factors(node: ast.expr) -> list[ast.expr]:
 
 def _product(factors: list[ast.expr]) -> ast.expr:
     number = math.prod(n for factor in factors if (n := _integer(factor)) is not None)
-    others = [factor for factor in factors if _integer(factor) is None] if number else []
-    if number != 1 or not others:
-        others.append(_constant(number))
-    return functools.reduce(lambda left, right: ast.BinOp(left, ast.Mult(), right), others)
+    unknown = [factor for factor in factors if _integer(factor) is None] if number else []
+    if number != 1 or not unknown:
+        unknown.append(_constant(number))
+    return functools.reduce(lambda a, b: ast.BinOp(a, ast.Mult(), b), unknown)
 
 
 def _integer(node: ast.expr) -> int | None:
