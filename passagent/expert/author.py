@@ -225,7 +225,10 @@ class FamilyWriter:
 
     def _scheduled(self, low: Lowered, names: list[str], region: Region) -> Variant:
         written = low.written if self.target == "cuda" else {}
-        sources = list(map(_source, region.outputs))
+        sources = list(region.outputs)
+        for j in range(len(sources)):  # what an operator that does nothing returns is its input
+            while does_nothing(sources[j]):
+                sources[j] = sources[j].all_input_nodes[0]
         returned = [next((k for k, (_, last) in written.items() if last is o), None) for o in sources]
         new = [j for j, k in enumerate(returned) if k is None]
         more = [k for k in written if k not in returned]
@@ -288,10 +291,3 @@ class FamilyWriter:
             results.orders,
             results.returned,
         )
-
-
-def _source(node: fx.Node) -> fx.Node:
-    """Whose tensor an output is: that of an operator that does nothing is its input's."""
-    while does_nothing(node):
-        node = node.all_input_nodes[0]
-    return node

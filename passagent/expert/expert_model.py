@@ -84,9 +84,9 @@ def answer(messages: list[Message]) -> Message:
     if len(episode.outcomes) >= EVALUATIONS or (episode.outcomes and episode.outcomes[-1][1] == "ok"):
         return assistant(_summary(episode))
     while (plan := choose(episode)) is not None:
-        files, _ = candidate(episode.task, episode.target, plan)
+        files, authored = candidate(episode.task, episode.target, plan)
         if files:
-            return _calls(files, plan, episode, len(messages))
+            return _calls(authored, plan, episode.target, len(messages))
         episode.tried.add(plan)
     return assistant(_summary(episode, exhausted=True))
 
@@ -191,16 +191,15 @@ def candidate(task: str, target: str, plan: Plan) -> tuple[dict[str, str], Any]:
     return authored.files, authored
 
 
-def _calls(files: dict[str, str], plan: Plan, episode: Episode, step: int) -> Message:
-    authored = candidate(episode.task, episode.target, plan)[1]
+def _calls(authored: Any, plan: Plan, target: str, step: int) -> Message:
     calls = []
-    for k, (name, text) in enumerate(files.items()):
+    for k, (name, text) in enumerate(authored.files.items()):
         arguments = json.dumps({"command": "create", "path": name, "file_text": text})
         calls.append({"id": f"expert_{step}_{k}", "name": "file_editor", "arguments": arguments})
-    calls.append({"id": f"expert_{step}_{len(files)}", "name": "pass_evaluator", "arguments": "{}"})
+    calls.append({"id": f"expert_{step}_{len(calls)}", "name": "pass_evaluator", "arguments": "{}"})
     outside = "".join(f"\nNot lowered: {op} ({why})." for op, why in authored.refused.items())
     fused = f"Fused: {'; '.join(authored.fused)}."
-    return assistant(f"{fused} Plan: {plan.note(episode.target)}.{outside}", calls)
+    return assistant(f"{fused} Plan: {plan.note(target)}.{outside}", calls)
 
 
 def _summary(episode: Episode, exhausted: bool = False) -> str:

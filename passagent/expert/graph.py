@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -64,6 +65,12 @@ def example(node: fx.Node) -> Any:
     return node.meta.get("example_value", node.meta.get("val"))
 
 
+def results(node: fx.Node) -> Sequence[Any]:
+    """The examples of all results of a node, of which there may be several."""
+    value = example(node)
+    return value if isinstance(value, tuple | list) else [value]
+
+
 def arguments(node: fx.Node) -> list[tuple[tuple[Any, ...], Any]]:
     """Leaves of a node's arguments, with their paths."""
     return leaves({"args": node.args, "kwargs": node.kwargs})
@@ -117,15 +124,10 @@ _INPLACE |= {"leaky_relu": 2, "elu": 2, "celu": 2, "dropout2d": 3, "hardtanh": 3
 
 def storage_roots(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
     """For each node the node whose storage it (possibly) views, by the aliasing rules of the operators."""
-    roots: dict[fx.Node, fx.Node] = {}
-    for node in graph.nodes:
-        roots[node] = node
-        if node.op not in {"call_function", "call_method"}:
-            continue
-        name = op_name(node)
-        source = mutates(node)
-        first = node.args[0] if node.args else None
-        if source is None and isinstance(first, fx.Node) and name in FREE_VIEWS | IDENTITIES:
+    roots = {node: node for node in graph.nodes}
+    for node in operators(graph):
+        first, source = node.args[0] if node.args else None, mutates(node)
+        if source is None and isinstance(first, fx.Node) and op_name(node) in FREE_VIEWS | IDENTITIES:
             source = first
         if source is not None:
             roots[node] = roots[source]
@@ -143,15 +145,9 @@ def is_free(node: fx.Node) -> bool:
         return False
     if name.startswith("dropout"):
         return True  # lowered in evaluation mode only, where it returns its input
-    result = example(node)
-    source = next((a for a in node.all_input_nodes), None)
-    if source is None:
-        return False
-    value = example(source)
-    results = list(result) if isinstance(result, tuple | list) else [result]
-    sources = list(value) if isinstance(value, tuple | list) else [value]
+    sources = [s for a in node.all_input_nodes[:1] for s in results(a)]
     ids = {s.untyped_storage()._cdata for s in sources if isinstance(s, torch.Tensor)}
-    return all(isinstance(r, torch.Tensor) and r.untyped_storage()._cdata in ids for r in results)
+    return all(isinstance(r, torch.Tensor) and r.untyped_storage()._cdata in ids for r in results(node))
 
 
 _MAKING = words("arange zeros ones full empty eye linspace tensor as_tensor")

@@ -19,7 +19,7 @@ from passagent.expert.graph import CALL, FREE_VIEWS, IDENTITIES, PRODUCTS, argum
 from passagent.expert.lower.call import Call, arguments, broadcast, fit, position, regroup, renamed, wrap
 from passagent.expert.lower.expressions import ALONG, HALVES, Axis, Expr, Trace, Value, parts
 from passagent.expert.lower.formulas import where
-from passagent.expert.lower.region import Lowered, Parameter, Region, Types, lower_region
+from passagent.expert.lower.region import Parameter, Region, Types, lower_region
 from passagent.expert.lower.symbolic_sizes import ONE, Unsupported
 
 ONE_BLOCK = 128
@@ -46,14 +46,18 @@ def is_attention(region: Region) -> bool:
 
 def attention_nodes(graph: fx.Graph, inside: set[fx.Node], without: Iterable[str]) -> Iterator[list[fx.Node]]:
     """The operators of each attention, in the graph's order. `inside`: what can be lowered on its own."""
-    left_out = set(without)
     for node in list(graph.nodes):
         core = _core(node, inside)
-        if core is None or left_out & {op_name(n) for n in core}:
+        if core is None or not {op_name(n) for n in core}.isdisjoint(without):
             continue
         nodes = _with_sides(core, inside)
         if all(u in nodes for n in core[:-1] for u in n.users):
-            _append_moves(core[-1], nodes, inside)
+            last = core[-1]
+            while len(last.users) == 1:  # what only moves the result
+                last = next(iter(last.users))
+                if last not in inside or op_name(last) not in _BEHIND or len(last.all_input_nodes) != 1:
+                    break
+                nodes.add(last)
             yield [n for n in graph.nodes if n in nodes]
 
 
@@ -131,19 +135,6 @@ def _with_sides(core: list[fx.Node], inside: set[fx.Node]) -> set[fx.Node]:
     return nodes
 
 
-def _append_moves(node: fx.Node, nodes: set[fx.Node], inside: set[fx.Node]) -> None:
-    """Add what only moves the result."""
-    while len(node.users) == 1:
-        node = next(iter(node.users))
-        if node not in inside or op_name(node) not in _BEHIND or len(node.all_input_nodes) != 1:
-            return
-        nodes.add(node)
-
-
-NAMES = ("scores", "weights", "result")
-"""Names of values that are read like inputs: of the first product, the softmax and the second product."""
-
-
 @dataclass
 class Attention:
     """An attention over axes: of queries `rows`, of keys `columns`, and those that products sum over."""
@@ -166,7 +157,7 @@ class Attention:
     depth: list[Axis]
     width: list[Axis]
     count: int
-    """Inputs of the region; NAMES follow."""
+    """Inputs of the region; what the first product, the softmax and the second product give follows."""
 
 
 class _Lowering:
@@ -236,18 +227,6 @@ class _Lowering:
         return _heads(result) if groups else result
 
 
-def lower_attention(
-    region: Region, parameters: Sequence[Parameter], types: list[Types], orders: Sequence[tuple[int, ...]]
-) -> Attention:
-    """The region as an attention, see lower_region. Raises Unsupported."""
-    low, overrides = _Lowering(), dict[fx.Node, Callable[..., Any]]()
-    overrides |= {n: low.product for n in region.nodes if op_name(n) in PRODUCTS}
-    overrides |= {n: low.call for n in region.nodes if op_name(n) == CALL}
-    overrides |= dict.fromkeys([n for n in region.nodes if op_name(n) == "softmax"][-1:], low.softmax)
-    lowered = lower_region(region, parameters, "cuda", types, orders, overrides)
-    return _finished(low, lowered, len(region.inputs))
-
-
 def _given(c: Call, dims: list[tuple[Axis, ...]]) -> Value:
     """A value that is read like an input."""
     dims = [tuple(c.trace.axes_of(d)) for d in dims]
@@ -259,8 +238,18 @@ def _heads(value: Value) -> Value:
     return Value([*value.dims[:-4], value.dims[-4] + value.dims[-3], *value.dims[-2:]], value.expr)
 
 
-def _finished(low: _Lowering, lowered: Lowered, n: int) -> Attention:
-    """All over present axes. Raises Unsupported for what the kernel's form does not hold."""
+def lower_attention(
+    region: Region, parameters: Sequence[Parameter], types: list[Types], orders: Sequence[tuple[int, ...]]
+) -> Attention:
+    """The region as an attention, over present axes: see lower_region.
+
+    Raises Unsupported, also for what the kernel's form does not hold.
+    """
+    low, overrides = _Lowering(), dict[fx.Node, Callable[..., Any]]()
+    overrides |= {n: low.product for n in region.nodes if op_name(n) in PRODUCTS}
+    overrides |= {n: low.call for n in region.nodes if op_name(n) == CALL}
+    overrides |= dict.fromkeys([n for n in region.nodes if op_name(n) == "softmax"][-1:], low.softmax)
+    lowered, n = lower_region(region, parameters, "cuda", types, orders, overrides), len(region.inputs)
     t, (output,) = lowered.trace, lowered.outputs
     assert low.score is not None
     assert low.weight is not None

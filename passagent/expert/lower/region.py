@@ -80,10 +80,7 @@ def lower_node(
 
     def leaf(path: Path, value: Any) -> Any:
         if isinstance(value, fx.Node):
-            if value not in env:
-                raise Unsupported(name, f"reads {value.name}, which is no tensor known here")
-            tensor = env[value]
-            return tensor.refresh() if isinstance(tensor, Value) else tensor
+            return env[value].refresh() if isinstance(env[value], Value) else env[value]
         return literal(path, value)
 
     args, kwargs = replaced(node, leaf)
@@ -96,7 +93,13 @@ def lower_node(
         if first:
             result = windows.with_bias(call, node, env[windows.bias_of(node)])
         elif lowering is None:
-            _as_in_the_example(trace, (args, kwargs))
+            # What the operator consists of may depend on literals that are parameters.
+            for _, value in leaves((args, kwargs)):
+                if isinstance(value, Scalar):
+                    # the same literal (matching.unify.same_literal): -0.0 == 0.0 and 0 == 0.0 are other ones
+                    trace.guard(f"repr({value.name}) == {repr(value.hint)!r}")
+                elif isinstance(value, Size):
+                    trace.constant(value)
             result = lower_split(trace, node, env, types.name)
         else:
             result = lowering(call, *args, **kwargs)
@@ -106,16 +109,6 @@ def lower_node(
         raise Unsupported(name, f"these arguments are not lowered ({error})") from error
     check_shape(name, result, out)
     return result
-
-
-def _as_in_the_example(trace: Trace, arguments: Any) -> None:
-    """Rely on literals that are parameters: what the operator consists of may depend on them."""
-    for _, value in leaves(arguments):
-        if isinstance(value, Scalar):
-            # the same literal (matching.unify.same_literal): -0.0 == 0.0 and 0 == 0.0 are other ones
-            trace.guard(f"repr({value.name}) == {repr(value.hint)!r}")
-        elif isinstance(value, Size):
-            trace.constant(value)
 
 
 def lower_region(
@@ -134,23 +127,18 @@ def lower_region(
     trace = Trace(target)
     env: dict[fx.Node, Any] = {}
     for node, naming, order in zip(region.inputs, types, orders, strict=False):
-        tensor = example(node)
-        if not isinstance(tensor, torch.Tensor):
-            raise Unsupported(node.name, "is no tensor")
-        env[node] = trace.input(tensor.shape, naming.name(tensor.dtype), order)
-    where = {(p.node, p.path): p for p in parameters}
+        env[node] = trace.input(example(node).shape, naming.name(example(node).dtype), order)
+    where = {(p.node, p.path): p.name for p in parameters}
     root, last = dict[fx.Node, fx.Node](), dict[fx.Node, fx.Node]()
     lowered_nodes: dict[str, Any] = {}
     holds: dict[fx.Node, int] = {}  # which of what was made a node holds now
     for position, node in enumerate(region.nodes):
 
         def literal(path: Path, value: Any, position: int = position) -> Any:
-            parameter = where.get((position, path))
-            if parameter is None:
+            name = where.get((position, path))
+            if name is None:
                 return value
-            if isinstance(value, int):
-                return trace.size(value, parameter.name)
-            return Scalar(value, parameter.name)
+            return trace.size(value, name) if isinstance(value, int) else Scalar(value, name)
 
         naming, written = types[len(region.inputs) + position], mutates(node)
 
@@ -183,9 +171,8 @@ def has_any(region: Region, dtypes: set[torch.dtype]) -> bool:
 
 def _dtype(node: fx.Node) -> torch.dtype | None:
     value = example(node)
-    if isinstance(value, tuple | list) and value:
-        value = value[0]
-    return value.dtype if isinstance(value, torch.Tensor) else None
+    first = value[0] if isinstance(value, tuple | list) and value else value
+    return first.dtype if isinstance(first, torch.Tensor) else None
 
 
 def named_types(region: Region, half: Region | None) -> list[Types]:

@@ -147,17 +147,15 @@ class Sizes:
         x, y = self.text(a), self.text(b)
         if x != y:
             self.guards[f"{x} == {y}"] = None
-            keep, drop = (y, x) if self._plainness(y) < self._plainness(x) else (x, y)
+            # The plainer text stays: a number, else a product, else the shorter one.
+            kinds = {t: 0 if t.isdigit() else 1 if t in self.products else 2 for t in (x, y)}
+            keep, drop = sorted((x, y), key=lambda text: (kinds[text], len(text)))
             self._same[drop] = keep
 
     def constant(self, size: Size) -> int:
         """The size as a number, which then is relied on."""
         self.equal(size, size.hint)
         return size.hint
-
-    def _plainness(self, text: str) -> tuple[int, int]:
-        kind = 0 if text.isdigit() else 1 if text in self.products else 2
-        return kind, len(text)
 
     def guard(self, condition: str) -> None:
         self.guards[condition] = None

@@ -39,7 +39,7 @@ def interpolate(c: Call, input: Value, *args: Any, **named: Any) -> Value:
         raise c.fail(f"{mode} of {spatial} dimensions is left to the library")
     sizes = value.shape[2:]
     targets = [_target(c, have, options, k) for k, have in enumerate(sizes)]
-    if all(have.hint == target.hint for have, (target, _) in zip(sizes, targets, strict=True)):
+    if [have.hint for have in sizes] == [target.hint for target, _ in targets]:
         for have, (target, _) in zip(sizes, targets, strict=True):
             c.trace.equal(have, target)
         return value  # the library copies: a weight of 0 would make NaN of an infinite neighbour
@@ -104,20 +104,18 @@ def _linear(
 
 @lowers(*POOLS)
 def pool(c: Call, input: Value, kernel_size: Any, *args: Any, **named: Any) -> Value:
+    is_max, t, spatial = c.op.startswith("max"), c.trace, int(c.op[-2])
     names = "stride padding ceil_mode count_include_pad divisor_override"
-    if c.op.startswith("max"):
-        names = "stride padding dilation ceil_mode return_indices"
-    options = arguments(names, args, named)
+    options = arguments("stride padding dilation ceil_mode return_indices" if is_max else names, args, named)
     if options.get("return_indices") or options.get("divisor_override") is not None:
         raise c.fail("with indices or a divisor is left to the library")
-    t, spatial = c.trace, int(c.op[-2])
     stride = options.get("stride") or kernel_size
     values = (kernel_size, stride, options.get("padding", 0), options.get("dilation", 1))
     sides = [numbers(c, v, spatial) for v in values]
     if math.prod(sides[0]) > LARGEST:
         raise c.fail(f"over more than {LARGEST} elements is left to the library")
     value, first = input, len(input.dims) - spatial
-    neutral = -math.inf if c.op.startswith("max") else 0.0
+    neutral = -math.inf if is_max else 0.0
     along = []
     for k in range(spatial):
         size, by, edge, away = (side[k] for side in sides)
@@ -125,7 +123,7 @@ def pool(c: Call, input: Value, kernel_size: Any, *args: Any, **named: Any) -> V
         along.append(Along(c, have, size, by, edge, away, bool(options.get("ceil_mode"))))
         value = _window(value, first + k, along[-1], neutral)
     expr = value.expr
-    if c.op.startswith("avg"):
+    if not is_max:
         padded, hangs = any(window.padding for window in along), any(window.over for window in along)
         if hangs and padded and options.get("count_include_pad", True):
             raise c.fail("by padding, but not by what hangs over it, is left to the library")
@@ -134,7 +132,7 @@ def pool(c: Call, input: Value, kernel_size: Any, *args: Any, **named: Any) -> V
             counts = [window.inside(position(t, value.dims[first + k])) for k, window in enumerate(along)]
             elements = functools.reduce(operator.mul, (n.cast(expr.dtype) for n in counts))
         expr = expr / elements
-    return Value(value.dims, expr.stored(c.out, exact=c.op.startswith("max")))
+    return Value(value.dims, expr.stored(c.out, exact=is_max))
 
 
 def numbers(c: Call, value: Any, count: int) -> list[int]:

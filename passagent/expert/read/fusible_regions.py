@@ -25,6 +25,7 @@ from passagent.expert.graph import (
     on_host,
     op_name,
     operators,
+    results,
     storage_roots,
     words,
 )
@@ -112,12 +113,10 @@ def _lowerable(
                 raise Unsupported(name, "cannot be written in a pattern")
             if node in wrapped:
                 raise Unsupported(name, "runs under vmap or grad of torch.func")
-            trace = Trace(target)
-            env: dict[fx.Node, Any] = {}
             if not has_known_size(node):
                 raise Unsupported(name, "has a size that depends on data")
-            for source in node.all_input_nodes:
-                env[source] = _input(trace, source)
+            trace = Trace(target)
+            env = {source: _input(trace, source) for source in node.all_input_nodes}
             lower_node(trace, node, env, Types(), lambda path, value: value)
             inside.add(node)
         except Unsupported as error:
@@ -129,22 +128,19 @@ def _lowerable(
 
 def has_known_size(node: fx.Node) -> bool:
     """Tell whether every size of what an operator gives is a number in the example."""
-    value = example(node)
-    tensors = value if isinstance(value, tuple | list) else [value]
-    return all(type(n) is int for t in tensors if isinstance(t, torch.Tensor) for n in t.shape)
+    return all(type(n) is int for t in results(node) if isinstance(t, torch.Tensor) for n in t.shape)
 
 
 def _input(trace: Trace, node: fx.Node) -> Any:
-    value = example(node)
+    tensors = results(node)
     if not has_known_size(node):
         raise Unsupported(op_name(node), "reads a tensor whose size depends on data")
-    tensors = value if isinstance(value, tuple | list) else (value,)
     if not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
         raise Unsupported(op_name(node), f"reads {node.name}, which is no tensor")
     if any(0 in tensor.shape for tensor in tensors):
         raise Unsupported(op_name(node), "reads an empty tensor")
     read = tuple(trace.input(tensor.shape, Types().name(tensor.dtype)) for tensor in tensors)
-    return read[0] if isinstance(value, torch.Tensor) else read
+    return read[0] if is_tensor(node) else read
 
 
 def _refuse_shared_writes(graph: fx.Graph, inside: set[fx.Node], refused: dict[str, str]) -> None:
@@ -277,11 +273,7 @@ def _torn(nodes: Collection[fx.Node]) -> list[fx.Node]:
 def make_region(graph: fx.Graph, nodes: list[fx.Node]) -> Region | None:
     """Inputs and outputs of a set of nodes; None if an input is no tensor."""
     inside = set(nodes)
-    inputs: dict[fx.Node, None] = {}
-    for node in nodes:
-        for a in node.all_input_nodes:
-            if a not in inside:
-                inputs[a] = None
+    inputs = dict.fromkeys(a for node in nodes for a in node.all_input_nodes if a not in inside)
     outputs = [
         n for n in nodes if any(u not in inside for u in n.users) or (not n.users and mutates(n) is not None)
     ]
@@ -339,9 +331,8 @@ def moved_bytes(node: fx.Node) -> int:
 
 
 def _bytes(nodes: Iterable[fx.Node]) -> int:
-    values = map(example, nodes)
-    tensors = [t for v in values for t in (v if isinstance(v, tuple | list) else [v])]
-    return sum(t.numel() * t.element_size() for t in tensors if isinstance(t, torch.Tensor))
+    tensors = [t for node in nodes for t in results(node) if isinstance(t, torch.Tensor)]
+    return sum(t.numel() * t.element_size() for t in tensors)
 
 
 def gain(region: Region, target: str) -> float:
@@ -365,7 +356,7 @@ def worth(region: Region, target: str) -> bool:
             return gain(region, target) > 0 and not (copies and moved_bytes(lone) > LARGE_COPY)
         # Alone, an operator that writes in place needs no memory of its own, and a copy is eager's work.
         return gain(region, target) > 0 and mutates(lone) is None and not copies
-    return len(computing) >= 2
+    return True
 
 
 def reads_often(node: fx.Node, source: fx.Node) -> bool:

@@ -7,6 +7,7 @@ import keyword
 import math
 import operator
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -38,22 +39,17 @@ _NEVER = {
 """Arguments of them that name dimensions."""
 
 
+_HOMES = (operator, torch.nn.functional, torch, torch.special, torch._C._nn)
+"""Modules whose functions a pattern calls."""
+
+
 def qualified(node: fx.Node) -> str | None:
     """How a pattern calls the operator; None if it cannot."""
     if node.op == "call_method":
         return f".{node.target}"
-    target = node.target
-    if getattr(operator, getattr(target, "__name__", ""), None) is target:
-        return f"operator.{target.__name__}"  # type: ignore[union-attr]
-    for module, prefix in (
-        (torch.nn.functional, "torch.nn.functional"),
-        (torch, "torch"),
-        (torch.special, "torch.special"),
-        (torch._C._nn, "torch._C._nn"),
-    ):
-        if getattr(module, getattr(target, "__name__", ""), None) is target:
-            return f"{prefix}.{target.__name__}"  # type: ignore[union-attr]
-    return None
+    name = getattr(node.target, "__name__", "")
+    home = next((module for module in _HOMES if getattr(module, name, None) is node.target), None)
+    return f"{home.__name__}.{name}" if home is not None else None
 
 
 def structure(region: Region) -> tuple[Any, ...]:
@@ -89,7 +85,7 @@ def parameters(regions: list[Region]) -> list[Parameter]:
     """Literals of equal structures that become parameters: sizes, and whatever differs among them."""
     varying: list[Parameter] = []
     first = regions[0]
-    counts: dict[str, int] = {}
+    counts = Counter[str]()
     for position, node in enumerate(first.nodes):
         others = [dict(arguments(r.nodes[position])) for r in regions]
         for path, value in arguments(node):
@@ -97,14 +93,12 @@ def parameters(regions: list[Region]) -> list[Parameter]:
                 continue
             differs = not all(same_literal(o[path], value) for o in others)
             unused = unused_in_inference(node, path)
-            if unused:
-                counts[unused] = counts.get(unused, 0) + 1
-                name = unused if counts[unused] == 1 else f"{unused}{counts[unused]}"
-                varying.append(Parameter(name, position, path))
-            elif differs or (isinstance(value, int) and value > 1):
-                stem = "size" if isinstance(value, int) else "number"
-                varying.append(Parameter(f"{stem}{counts.setdefault(stem, 0)}", position, path))
+            stem = unused or ("size" if isinstance(value, int) else "number")
+            if unused or differs or (isinstance(value, int) and value > 1):
                 counts[stem] += 1
+                number = counts[stem] - (unused is None)  # size0, size1, ... and p, p2, ...
+                name = stem if unused and number == 1 else f"{stem}{number}"
+                varying.append(Parameter(name, position, path))
     return varying
 
 

@@ -135,12 +135,10 @@ def _across(schedule: Schedule, stores: list[Store], rows: list[Axis], tile: Axi
     """The row axis that a large access runs along in memory, where the lanes' axis does not."""
     addresses = list(schedule.addresses.values())
     largest = max(schedule.volume(a.terms) for a in addresses)
-    for address in addresses:
-        if 2 * schedule.volume(address.terms) < largest or address.terms.get(tile) == (1, ()):
-            continue
-        runs = [a for a in rows if address.terms.get(a) == (1, ()) and a.size.hint >= 8]
-        for axis in runs:
-            if tile in address.terms and all(axis in schedule.store_axes(s) for s in stores):
+    stored = [a for a in rows if a.size.hint >= 8 and all(a in schedule.store_axes(s) for s in stores)]
+    for terms in (a.terms for a in addresses if 2 * schedule.volume(a.terms) >= largest):
+        if terms.get(tile, (1, ())) != (1, ()):
+            for axis in (a for a in stored if terms.get(a) == (1, ())):
                 return axis
     return None
 

@@ -38,16 +38,13 @@ def memory_order(tensors: Sequence[torch.Tensor]) -> Order:
     """The order, outermost dimension first, in which all are contiguous; empty: row-major, or none."""
     if all(t.is_contiguous() for t in tensors):
         return ()
-    order = _order(next(t for t in tensors if not t.is_contiguous()))
+    first = next(t for t in tensors if not t.is_contiguous())
+    sizes, steps = first.shape, first.stride()
+    # By strides; a dimension of one element, whose stride says nothing, keeps its place.
+    walked = iter(sorted((d for d, n in enumerate(sizes) if n != 1), key=lambda d: -steps[d]))
+    order = tuple(d if n == 1 else next(walked) for d, n in enumerate(sizes))
     fits = all(t.dim() == len(order) and t.permute(order).is_contiguous() for t in tensors)
     return order if fits and len(order) <= LONGEST else ()
-
-
-def _order(tensor: torch.Tensor) -> Order:
-    """By strides; a dimension of one element, whose stride says nothing, keeps its place."""
-    steps, sizes = tensor.stride(), tensor.shape
-    walked = iter(sorted((d for d, n in enumerate(sizes) if n != 1), key=lambda d: -steps[d]))
-    return tuple(d if n == 1 else next(walked) for d, n in enumerate(sizes))
 
 
 def stored(

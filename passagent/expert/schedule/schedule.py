@@ -59,7 +59,13 @@ class Schedule:
             self._visit(e)
         self._merge()
         self.order = self._order()
-        self.groups = [self._group(stores) for stores in self._grouped()]
+        together: list[list[Store]] = []
+        for store in self.stores:
+            fitting = next((stores for stores in together if self._together(stores, store)), None)
+            if fitting is None:
+                together.append(fitting := [])
+            fitting.append(store)
+        self.groups = list(map(self._group, together))
 
     # addresses
 
@@ -200,20 +206,16 @@ class Schedule:
     def _mergeable(self, a: Axis, b: Axis, reduces: list[Expr]) -> bool:
         if a in self.bare or b in self.bare:
             return False
-        inner = self.mono(b.size)
-        met = False
-        for address in self.addresses.values():
-            x, y = address.terms.get(a), address.terms.get(b)
-            if x != (None if y is None else self.times(y, inner)):
-                return False
-            met = met or x is not None
+        inner, steps = self.mono(b.size), [(o.terms.get(a), o.terms.get(b)) for o in self.addresses.values()]
+        if any(x != (None if y is None else self.times(y, inner)) for x, y in steps):
+            return False
         sides = [(r.data[1], r.axes) for r in reduces]
         sides += [(s.partial[1], s.axes - set(s.partial[1])) for s in self.stores if s.partial]
         for along, across in sides:
             bound, free = self.axes(along), self.axes(across)
             if (a in bound) != (b in bound) or (a in free) != (b in free):
                 return False
-        return met
+        return any(x is not None for x, _ in steps)
 
     def hint(self, mono: Mono) -> int:
         return mono[0] * math.prod(self.trace.hints.get(t, 1) for t in mono[1])
@@ -273,15 +275,6 @@ class Schedule:
         """Inputs read and reductions made."""
         return {e.data for e in parts(*(s.expr for s in stores)) if e.kind == "load" and e.axes}
 
-    def _grouped(self) -> list[list[Store]]:
-        groups: list[list[Store]] = []
-        for store in self.stores:
-            fitting = next((group for group in groups if self._together(group, store)), None)
-            if fitting is None:
-                groups.append(fitting := [])
-            fitting.append(store)
-        return groups
-
     def _together(self, group: list[Store], store: Store) -> bool:
         a, b, both = self._rows(group), self._rows([store]), self._rows([*group, store])
         if not self._leaves(group) & self._leaves([store]):
@@ -301,8 +294,10 @@ class Schedule:
         used = self.axes(a for r in reduces for a in r.args[0].every).union(*map(self.store_axes, stores))
         walked = self.sorted(used)
         tile = walked[-1] if walked and walked[-1] in rows else None
-        if tile is not None and self.target == "cpu" and self._walks_along(bound, stores):
-            tile = None  # rows run along what is reduced; what lies across them is turned (cpp_bands.py)
+        if tile is not None and self.target == "cpu":
+            unit = {a for s in stores for a, step in self.addresses[id(s)].terms.items() if step == (1, ())}
+            if unit & bound and self.volume(bound) <= LONGEST_TURNED:
+                tile = None  # rows run along what is reduced; what lies across is turned (cpp_bands.py)
         if tile is None and self.target == "cuda" and used - set(rows) == bound:
             tile = lying_across(rows, bound, [self._strides(e) for e in parts(*reduces) if e.kind == "load"])
         rows = self._without_waste(rows, tile, reduces, stores)
@@ -316,11 +311,6 @@ class Schedule:
                 inner *= rows.pop().size.hint
                 tile = None
         return Group(rows, tile, self._stages(stores, reduces, rows))
-
-    def _walks_along(self, bound: frozenset[Axis], stores: list[Store]) -> bool:
-        """Tell whether a store goes through memory along a reduced axis, and rows of it can be held."""
-        unit = {a for s in stores for a, step in self.addresses[id(s)].terms.items() if step == (1, ())}
-        return bool(unit & bound) and self.volume(bound) <= LONGEST_TURNED
 
     def _without_waste(
         self, rows: list[Axis], tile: Axis | None, reduces: dict[Expr, None], stores: list[Store]

@@ -100,7 +100,12 @@ class CppWriter(BandWriter):
         indices = decoded("row", [(name, parenthesised(size)) for name, size in parts], "/")
         named = [f"const int64_t {name} = {text};" for name, text in indices if name != "row"]
         inner = [*named, *bounds, *inner]
-        before = [*self.declared(), *tables]
+        # Buffers of a known size are on the stack, others on the heap, one for each thread.
+        self.heap = self.heap or any(not c.isdigit() for _, _, c in self.buffers)
+        before = [
+            f"{t} {n}[{c}];" if c.isdigit() else f"std::vector<{t}> {n}({c});" for n, t, c in self.buffers
+        ]
+        before += tables
         lines = [*before, *inner]
         if parts:
             loop = ["for (int64_t row = 0; row < rows; ++row) {", *indented(inner), "}"]
@@ -111,13 +116,6 @@ class CppWriter(BandWriter):
                 whole = indented([*before, "#pragma omp for", *loop])
                 lines = [*head, f"#pragma omp parallel {condition}", "{", *whole, "}"]
         return indented(lines if alone else ["{", *indented(lines), "}"])
-
-    def declared(self) -> list[str]:
-        """Buffers: of a known size on the stack, else on the heap, one for each thread."""
-        self.heap = self.heap or any(not c.isdigit() for _, _, c in self.buffers)
-        return [
-            f"{t} {n}[{c}];" if c.isdigit() else f"std::vector<{t}> {n}({c});" for n, t, c in self.buffers
-        ]
 
     def to_keep(self, group: Group, number: int) -> set[Expr]:
         """Costly values of stage `number` that a later stage over the same loops needs again."""

@@ -18,7 +18,10 @@ _PRELUDE = {"exp", "exp_added", "exp_below", "log10"}  # whose float32 form the 
 FUNCTIONS = {**dict.fromkeys(("exp", "exp_added", "exp_below"), "exp"), "abs": "fabs"}
 _SAME = words("log log2 log10 sqrt sin cos tanh erf log1p expm1 floor ceil rint pow fma copysign")
 FUNCTIONS |= {name: name for name in _SAME}
-_FORMS = {"neg": "-{0}", "not": "!{0}", "bits": "int64_t(__builtin_bit_cast(int32_t, {0}))"}
+_FORMS = {
+    "neg": "-{0}", "not": "!{0}", "bits": "int64_t(__builtin_bit_cast(int32_t, {0}))", "as_half": "{0}",
+    "relu": "{0} < 0 ? 0 : {0}", "index_clamp": "std::min<int64_t>(std::max<int64_t>({0}, 0), {1})",
+}  # fmt: skip
 _CALLED = frozenset(FUNCTIONS) - {"sqrt", "floor", "ceil", "rint", "abs", "fma", "copysign"}
 
 BAND = 16
@@ -107,14 +110,6 @@ class ValueWriter(Writer):
             self.new_kept[e] = buffer
         return name
 
-    def named(self, e: Expr, text: str, depth: int) -> str:
-        """A name for an operand that is written more than once."""
-        if closed(text) and not text.endswith(")"):
-            return text
-        name = self.fresh(self.stem(e))
-        self.scope.lines[self.depth(e)].append(f"const {self.vtype(e.dtype)} {name} = {bare(text)};")
-        return name
-
     def result(self, r: Expr) -> str:
         target = self.results[r]
         axes = self.s.sorted(self.s.axes(r.axes))
@@ -129,22 +124,18 @@ class ValueWriter(Writer):
                 return f"either({', '.join(map(bare, (test, a, b)))})"
             return f"{test} ? {a} : {b}"
         args = [self.emit(a, depth) for a in e.args]
-        if e.data in {"relu", "maximum", "minimum"}:
-            args[0] = self.named(e.args[0], args[0], depth)
+        if e.data in {"relu", "maximum", "minimum"} and (not closed(args[0]) or args[0].endswith(")")):
+            first, text = e.args[0], bare(args[0])  # it is written more than once
+            args[0] = self.fresh(self.stem(first))
+            self.scope.lines[self.depth(first)].append(f"const {self.vtype(first.dtype)} {args[0]} = {text};")
         if e.data == "cast":
             return self.convert(args[0], e.args[0].dtype, e.dtype)
-        if e.data == "as_half":
-            return args[0]
         if e.data in INFIX:
             return f"{args[0]} {INFIX[e.data]} {args[1]}"
         if e.data in _FORMS:
             return _FORMS[e.data].format(*args)
-        if e.data == "relu":
-            return f"{args[0]} < 0 ? 0 : {args[0]}"
         if e.data in {"maximum", "minimum"}:
             return self.extreme(e, *args)
-        if e.data == "index_clamp":
-            return f"std::min<int64_t>(std::max<int64_t>({args[0]}, 0), {args[1]})"
         if e.data in FUNCTIONS:
             name = f"{FUNCTIONS[e.data]}{'f' if e.dtype == 'float32' else ''}"
             name = f"{e.data}_f32" if e.data in _PRELUDE and e.dtype == "float32" else name
@@ -184,14 +175,11 @@ class ValueWriter(Writer):
         if dtype not in FLOATING:
             return str(int(value))
         ctype = "double" if dtype == "float64" else "float"
-        if math.isinf(value):
+        if math.isinf(value) or (dtype != "float64" and abs(value) > 3.4028234663852886e38):
             return f"{'-' if value < 0 else ''}std::numeric_limits<{ctype}>::infinity()"
         if math.isnan(value):
             return f"std::numeric_limits<{ctype}>::quiet_NaN()"
-        text = repr(float(value))
-        if dtype != "float64" and abs(value) > 3.4028234663852886e38:
-            return f"{'-' if value < 0 else ''}std::numeric_limits<float>::infinity()"
-        text = text if dtype == "float64" else f"{text}f"
+        text = f"{float(value)!r}{'' if dtype == 'float64' else 'f'}"
         return f"({text})" if value < 0 else text
 
     def load(self, e: Expr, depth: int) -> str:
@@ -200,12 +188,19 @@ class ValueWriter(Writer):
         if e in self.turned:
             return self.turned_element(e)
         if not self.walks(address) and depth == len(self.scope.axes) and self.apart(e.dtype):
-            return self.gathered(e, name)
+            # An element of a block that is gathered before the loop.
+            buffer, vtype = self.fresh(f"{name}_values"), self.vtype(e.dtype)
+            lines, (element, _) = self.aside(lambda: self.pointer(name, e.dtype, address, const=True))
+            self.before_block.append(f"{vtype} {buffer}[{self.plan.block}];")
+            self.before_block += self.element_loop(
+                [*lines, f"{buffer}[j] = static_cast<{vtype}>({element});"]
+            )
+            return f"{buffer}[j]"
         pointer, unit = self.pointer(name, e.dtype, address, const=True)
         if e.dtype in HALVES and unit:
-            self.blocked = True
             if pointer in self.values_of:
                 return f"{self.values_of[pointer]}[j]"
+            self.blocked = True
             buffer, row = self.fresh(f"{name}_buffer"), self.fresh(f"{name}_values")
             self.values_of[pointer] = row
             self.before_block.append(f"float {buffer}[{self.plan.block}];")
@@ -220,16 +215,6 @@ class ValueWriter(Writer):
         """
         looped = bool(self.scope.axes) and not self.is_short(self.scope.axes[-1])
         return looped and dtype in {*HALVES, "bool", "int8", "uint8", "int16"}
-
-    def gathered(self, e: Expr, name: str) -> str:
-        """An element of a block that is gathered before the loop."""
-        buffer = self.fresh(f"{name}_values")
-        address = self.s.addresses[e]
-        lines, (element, _) = self.aside(lambda: self.pointer(name, e.dtype, address, const=True))
-        vtype = self.vtype(e.dtype)
-        self.before_block.append(f"{vtype} {buffer}[{self.plan.block}];")
-        self.before_block += self.element_loop([*lines, f"{buffer}[j] = static_cast<{vtype}>({element});"])
-        return f"{buffer}[j]"
 
     def element_loop(self, lines: list[str]) -> list[str]:
         """A loop over the elements of a block."""
@@ -322,28 +307,21 @@ class ValueWriter(Writer):
         vector = stage.loops[-1]
         body = scope.lines[depth]
         clause = "".join(f" reduction({op}:{', '.join(v)})" for op, v in self.clauses.items())
-        if self.is_short(vector):
-            inner = [f"for (int64_t j = 0; j < {self.axis_size(vector)}; ++j) {{", *indented(body), "}"]
-            return self.around(stage, [*self.before_block, *inner, *self.after_block])
+        block, is_short = self.plan.block, self.is_short(vector)
+        n = self.axis_size(vector) if vector is not self.g.tile else ""
         inner = [f"#pragma omp simd{clause}", "for (int64_t j = 0; j < count; ++j) {", *indented(body), "}"]
-        inner = inner if body else []
-        inner = [*self.before_block, *inner, *self.after_block]
-        if vector is not self.g.tile:
-            n = self.axis_size(vector)
-            block = self.plan.block
+        if is_short:
+            inner = [f"for (int64_t j = 0; j < {n}; ++j) {{", *indented(body), "}"]
+        inner = [*self.before_block, *(inner if body or is_short else []), *self.after_block]
+        if vector is not self.g.tile and not is_short:
             inner = [
                 f"for (int64_t start = 0; start < {n}; start += {block}) {{",
                 f"  const int64_t count = std::min<int64_t>({block}, {n} - start);",
                 *indented(inner),
                 "}",
             ]
-        elif self.before_block or self.after_block:
+        elif not is_short and (self.before_block or self.after_block):
             inner = ["{", *indented(inner), "}"]
-        return self.around(stage, inner)
-
-    def around(self, stage: Stage, inner: list[str]) -> list[str]:
-        """The outer loops of a stage."""
-        scope, depth = self.scope, len(stage.loops)
         lines = [*scope.lines[depth - 1], *inner, *scope.tails[depth - 1]]
         for level in reversed(range(depth - 1)):
             name, size = self.axis_name(stage.loops[level]), self.axis_size(stage.loops[level])

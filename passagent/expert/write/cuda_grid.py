@@ -204,11 +204,10 @@ def options_of(part: Part) -> tuple[str, ...]:
 
 
 def part_lines(part: Part, suffix: str) -> list[str]:
+    options = [f"{name}=True" for name in options_of(part)]
     if part.kind == "flat":
-        arguments = [part.lanes, *(f"{name}=True" for name in options_of(part))]
-        return [f"    block{suffix}, warps{suffix} = _run({', '.join(arguments)})"]
-    arguments = [product(part.rows), part.lanes, *([part.height] if part.height else [])]
-    arguments += [f"{name}=True" for name in options_of(part)]
+        return [f"    block{suffix}, warps{suffix} = _run({', '.join([part.lanes, *options])})"]
+    arguments = [product(part.rows), part.lanes, *([part.height] if part.height else []), *options]
     arguments += [f"depth={part.padded['DEPTH']}", f"each={part.each}"] if part.padded else []
     results = ", ".join(f"{name}{suffix}" for name in ("rows", "block", "together", "warps"))
     return [f"    {results} = {function_of(part)}({', '.join(arguments)})"]
@@ -265,19 +264,19 @@ def launches(works: Iterable[Work], plan: Plan) -> tuple[Launch, ...]:
     functions: dict[str, Any] = {"triton": arithmetic}
     texts = "".join(f"{name}(" for name in FUNCTIONS) + "window=True ends=True"
     exec("\n".join(helpers(texts, plan.block, plan.warps)), functions)
-    return tuple(_launch(work, functions[work.function], plan.stages) for work in works)
-
-
-def _launch(work: Work, function: Any, stages: int) -> Launch:
-    options = dict.fromkeys(work.options, True)
-    if work.function == "_run":
-        block, warps = function(work.lanes, **options)
-        return Launch(_cdiv(work.lanes, block), block, 1, warps)
-    sizes = [work.rows, work.lanes, *([work.height] if work.height else [])]
-    rows, block, together, warps = function(*sizes, **options)
-    if work.function == "_attention":
-        return Launch(rows, block, together, warps, stages if work.lanes > block else 0)
-    return Launch(_cdiv(rows, together) if work.function == "_rows" else rows, block, together, warps)
+    result = list[Launch]()
+    for work in works:
+        function, options = functions[work.function], dict.fromkeys(work.options, True)
+        if work.function == "_run":
+            block, warps = function(work.lanes, **options)
+            result.append(Launch(_cdiv(work.lanes, block), block, 1, warps))
+            continue
+        sizes = [work.rows, work.lanes, *([work.height] if work.height else [])]
+        rows, block, together, warps = function(*sizes, **options)
+        programs = _cdiv(rows, together) if work.function == "_rows" else rows
+        stages = plan.stages if work.function == "_attention" and work.lanes > block else 0
+        result.append(Launch(programs, block, together, warps, stages))
+    return tuple(result)
 
 
 def microseconds(works: Iterable[Work], plan: Plan) -> float:

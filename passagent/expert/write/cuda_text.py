@@ -208,8 +208,14 @@ class TritonWriter(TritonValues):
         for axis in outer:
             self.line(f"for {self.axis_name(axis)} in range({self.axis_size(axis)}):")
             self.indent += 1
-        if swept is not None:
-            self.sweep(swept)
+        if swept is not None:  # a loop over the blocks of an axis that is too long for one
+            step, name, other = (
+                ("BLOCK", "lane", "None, :") if swept is self.vector else ("ROWS", "level", ":, None")
+            )
+            self.line(f"for start in range(0, {self.axis_size(swept)}, {step}):")
+            self.indent += 1
+            self.line(f"{name} = start + tl.arange(0, {step})[{other}]")
+            self._bound(swept=True)
         if loops:
             self.scopes.append({})
         for item in stage.items:
@@ -225,15 +231,6 @@ class TritonWriter(TritonValues):
                 target = self.results[r]
                 self.line(f"{target} = {self.reduced(r.data[0], r.data[1], target, r.dtype)}")
 
-    def sweep(self, axis: Axis) -> None:
-        """A loop over the blocks of an axis that is too long for one."""
-        lanes = axis is self.vector
-        step, name, other = ("BLOCK", "lane", "None, :") if lanes else ("ROWS", "level", ":, None")
-        self.line(f"for start in range(0, {self.axis_size(axis)}, {step}):")
-        self.indent += 1
-        self.line(f"{name} = start + tl.arange(0, {step})[{other}]")
-        self._bound(swept=True)
-
     def start(self, r: Expr, stage: Stage, loops: list[Axis]) -> str:
         """Name a reduction; its value before a loop."""
         name, bound = r.data
@@ -241,8 +238,7 @@ class TritonWriter(TritonValues):
         free = [a for a in stage.loops if a not in bound_axes]
         if any(a in loops for a in free) or (self.joined and free):
             raise Unsupported("schedule", "a reduction that keeps an inner axis")
-        stem = {"softmax_max": "top"}.get(name, name)
-        self.results[r] = self.fresh(f"{stem}_v")
+        self.results[r] = self.fresh(f"{'top' if name == 'softmax_max' else name}_v")
         held = {*free, *bound_axes}  # each lane keeps its own, until the loop ends
         height = "ROWS" if self.cross is None or self.cross in held else "1"
         lanes = "BLOCK" if self.vector in held else "1"
@@ -254,9 +250,8 @@ class TritonWriter(TritonValues):
         if plain:
             return self.line(f"{target} = {self.reduced(name, bound, body, r.dtype)}")
         nan = ", propagate_nan=tl.PropagateNan.ALL" if self.keeps_nan(name, r.dtype) else ""
-        combine = {"sum": "{} + {}", "min": f"tl.minimum({{}}, {{}}{nan})"}
-        text = combine.get(name, f"tl.maximum({{}}, {{}}{nan})")
-        self.line(f"{target} = {text.format(target, body)}")
+        larger = f"tl.{'minimum' if name == 'min' else 'maximum'}({target}, {body}{nan})"
+        self.line(f"{target} = {f'{target} + {body}' if name == 'sum' else larger}")
 
     def sides(self, bound: Iterable[Axis]) -> dict[int, Axis]:
         """The block's axes, by number, that are among `bound`."""

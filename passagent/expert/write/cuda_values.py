@@ -24,6 +24,7 @@ _FORMS = {
     "fma": "tl.fma({0}, {1}, {2})",
     **{name: f"tl.{name}({{0}})" for name in ("rsqrt", "sin", "cos", "erf", "abs", "floor", "ceil")},
     "bits": "{0}.to(tl.int32, bitcast=True)",
+    "as_half": "{0}",
 }
 """Operations that are neither infix nor a choice."""
 
@@ -124,8 +125,6 @@ class TritonValues(Writer):
         if e.data == "where":
             return f"tl.where({', '.join(bare(self.emit(x, 0)) for x in e.args)})"
         args = [self.emit(a, 0) for a in e.args]
-        if e.data == "as_half":
-            return args[0]
         if e.data in EXACT and (e.dtype == "float32" or e.data == "exp_added"):
             cheap = e.dtype == "float32" and e not in self.decisive and self.is_each(e) and not is_mean(e)
             if e.data == "div" and cheap:
@@ -134,8 +133,8 @@ class TritonValues(Writer):
         if e.data == "sqrt":
             return f"tl.sqrt{'_rn' if e.dtype == 'float32' else ''}({bare(args[0])})"
         if e.data in INFIX:
-            sign = {"&&": "&", "||": "|", "/": "/"}.get(INFIX[e.data], INFIX[e.data])
-            return f"{args[0]} {'//' if e.data == 'index_div' else sign} {args[1]}"
+            sign = {"and": "&", "or": "|", "index_div": "//"}.get(e.data, INFIX[e.data])
+            return f"{args[0]} {sign} {args[1]}"
         if e.data in {"maximum", "minimum"}:  # NaN stays, as in eager
             nan = ", propagate_nan=tl.PropagateNan.ALL" if e.dtype in FLOATING else ""
             return f"tl.{e.data}({', '.join(map(bare, args))}{nan})"
@@ -171,7 +170,18 @@ class TritonValues(Writer):
             return f"{args[0]} * 1.0"  # a size of one is a constant without .to()
         if source.kind == "param" and e.dtype == "float32":
             return args[0]  # a kernel is given floats in 32 bits; the interpreter as Python has them
-        return self.convert_to(args[0], source.dtype, e.dtype)
+        text = args[0] if closed(args[0]) else f"({args[0]})"
+        if _is_number(text):
+            text = f"tl.full({self.unit}, {text}, {TYPES.get(source.dtype, 'tl.float32')})"
+        if e.dtype == "half":
+            return f"{text}.to({self.half_of()}.dtype.element_ty).to(tl.float32)"
+        if e.dtype in HALVES:
+            return f"{text}.to(tl.{e.dtype}).to(tl.float32)"
+        if e.dtype == "bool":
+            return f"({text} != 0)"
+        if source.dtype in HALVES and e.dtype == "float32":
+            return text
+        return f"{text}.to({TYPES[e.dtype]})"
 
     def power(self, e: Expr, args: list[str]) -> str:
         """x ** y. CUDA's function, as Triton links it, takes subnormal numbers for others.
@@ -184,7 +194,10 @@ class TritonValues(Writer):
         ]
         if e.dtype == "float64" or e.args[0].kind == "const":
             return f"libdevice.pow({base}, {by})"
-        base, tiny = self.named(base, self.stem(e.args[0])), self.fresh("tiny")
+        if not base.isidentifier():  # it is written more than once
+            text, base = base, self.fresh(self.stem(e.args[0]))
+            self.line(f"{base} = {text}")
+        tiny = self.fresh("tiny")
         self.line(f"{tiny} = tl.abs({base}) < {_SMALLEST_NORMAL}")
         back = f"libdevice.exp2({by} * -32.0)"
         if e.args[1].kind == "const":
@@ -192,14 +205,6 @@ class TritonValues(Writer):
             back = bare(self.number(factor.item(), "float32"))
         scaled = f"tl.where({tiny}, {base} * 4294967296.0, {base})"
         return f"libdevice.pow({scaled}, {by}) * tl.where({tiny}, {back}, 1.0)"
-
-    def named(self, text: str, stem: str) -> str:
-        """A name for a text that is written more than once."""
-        if text.isidentifier():
-            return text
-        name = self.fresh(stem)
-        self.line(f"{name} = {text}")
-        return name
 
     def checked(self, e: Expr, args: list[str]) -> str:
         """An index, once the kernel has asserted that it is in range."""
@@ -209,20 +214,6 @@ class TritonValues(Writer):
         self.line(f'tl.device_assert(({name} >= 0) & ({name} < {args[1]}), "index out of range"{mask})')
         self.scopes[-1][e] = name
         return name
-
-    def convert_to(self, text: str, source: str, target: str) -> str:
-        text = text if closed(text) else f"({text})"
-        if _is_number(text):
-            text = f"tl.full({self.unit}, {text}, {TYPES.get(source, 'tl.float32')})"
-        if target == "half":
-            return f"{text}.to({self.half_of()}.dtype.element_ty).to(tl.float32)"
-        if target in HALVES:
-            return f"{text}.to(tl.{target}).to(tl.float32)"
-        if target == "bool":
-            return f"({text} != 0)"
-        if source in HALVES and target == "float32":
-            return text
-        return f"{text}.to({TYPES[target]})"
 
     def half_of(self) -> str:
         """The input that tells the 16-bit type: the kernel is given it even if it reads nothing of it."""

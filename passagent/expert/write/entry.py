@@ -29,17 +29,14 @@ from passagent.expert.write.routes import (
     Route,
     Variant,
     accepted,
-    alike,
     complaint,
+    cpp_kernel_lines,
     distinct,
     dtype_test,
-    enclosed,
     guards,
     joined,
     kernel_arguments,
     kernel_lines,
-    made,
-    order_text,
     output_names,
     taken,
     tuple_text,
@@ -227,30 +224,6 @@ def _result_lines(route: Route, calls: list[str]) -> list[str]:
     results = ", ".join(name or next(names) for name in _returned(route))
     outputs = ", ".join(output_names(route.variants[0]))
     return [*before, f"    {outputs} = {call}" if outputs else f"    {call}", f"    return {results}"]
-
-
-def cpp_kernel_lines(route: Route, v: Variant, name: str) -> list[str]:
-    """The plan `_plan<name>` and the kernel `name` of a variant."""
-    inputs, arguments_ = [route.inputs[k] for k in v.kernel.inputs], kernel_arguments(route, v)
-    lines = ["", "", f"def _plan{name}({', '.join(arguments_)}):"]
-    lines.append('    """Outputs and sizes for these shapes; called once for each."""')
-    shapes, dtypes = [f"s{k}" for k in v.kernel.inputs], [f"d{k}" for k in v.kernel.inputs]
-    checks = []
-    if len(route.variants) == 1 and shapes:
-        tests = [*guards(v, v.kernel.inputs), *alike(v, v.kernel.inputs)]
-        checks = [f"    if not {enclosed(tests)}:"]
-        checks.append(f"        raise RuntimeError({complaint(route.name, shapes, dtypes)})")
-    outputs = ", ".join(f'"{out}": {made(route, v, k)}' for k, out in enumerate(output_names(v)))
-    sizes = ", ".join(f'"n{k}": {text}' for k, text in enumerate(v.kernel.sizes))
-    body = [*checks, f"    return {{{outputs}}}, {{{sizes}}}"]
-    spoken = set(re.findall(r"\b[sd]\d+\b", "\n".join(body)))
-    for names, what in ((shapes, "shape"), (dtypes, "dtype")):
-        used = {name: f"{x}.{what}" for name, x in zip(names, inputs, strict=True) if name in spoken}
-        lines += [f"    {', '.join(used)} = {', '.join(used.values())}"] if used else []
-    order, source = order_text(route, arguments_), v.kernel.source.rstrip().splitlines()
-    head = ["", "", f"{name} = cpp_kernel(", '    r"""', *source, '""",']
-    tail = [f'    "{v.kernel.name}",', f"    _plan{name},", *([f"    {order},"] if order else []), ")"]
-    return [*lines, *body, *head, *tail]
 
 
 def pass_files(routes: list[tuple[Family, Route]], plan: Plan, target: str) -> dict[str, str]:

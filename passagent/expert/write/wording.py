@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import functools
+import math
 import operator
 from collections.abc import Iterable
 from typing import Any
@@ -33,7 +35,6 @@ def product(texts: Iterable[str]) -> str:
 
 def conditions(guards: Iterable[str]) -> list[str]:
     """The guards that can fail, simplified; equal sizes as one chain: `s0[2] == s1[0] == s2[2]`."""
-    chains: list[list[str]] = []
     groups: list[str | list[str]] = []
     for guard in _without_implied(list(dict.fromkeys(simplified(text) for text in guards))):
         sides = _equal_sides(guard)
@@ -42,14 +43,12 @@ def conditions(guards: Iterable[str]) -> list[str]:
         if sides is None:
             groups.append(guard)
             continue
-        met = [chain for chain in chains if set(chain) & set(sides)]
+        met = [group for group in groups if isinstance(group, list) and set(group) & set(sides)]
         if not met:
             met = [[]]
-            chains.append(met[0])
-            groups.append(met[0])
+            groups += met
         first, *others = met
         for other in others:
-            chains.remove(other)
             groups.remove(other)
         first[:] = dict.fromkeys([*first, *(side for other in others for side in other), *sides])
         first.sort(key=str.isdigit)  # what all are equal to is said last
@@ -115,13 +114,10 @@ def _divides(node: ast.expr) -> bool:
 
 def _between(first: str, second: str) -> str | None:
     """The expression that `0 <= a` and `a < b` both bound: they can be one comparison."""
-    a, b = (ast.parse(text, mode="eval").body for text in (first, second))
-    if not isinstance(a, ast.Compare) or not isinstance(b, ast.Compare):
-        return None
-    if not all(isinstance(op, ast.Lt | ast.LtE) for op in (*a.ops, *b.ops)):
-        return None
-    middle = _text(b.left)
-    return middle if middle == _text(a.comparators[-1]) else None
+    match ast.parse(first, mode="eval").body, ast.parse(second, mode="eval").body:
+        case ast.Compare(_, below, [*_, last]), ast.Compare(left, above) if _text(last) == _text(left):
+            return _text(left) if all(isinstance(op, ast.Lt | ast.LtE) for op in (*below, *above)) else None
+    return None
 
 
 def _equal_sides(guard: str) -> list[str] | None:
@@ -129,9 +125,7 @@ def _equal_sides(guard: str) -> list[str] | None:
     node = ast.parse(guard, mode="eval").body
     if not isinstance(node, ast.Compare) or not all(isinstance(op, ast.Eq) for op in node.ops):
         return None
-    if _divides(node):
-        return None
-    return [_text(side) for side in (node.left, *node.comparators)]
+    return None if _divides(node) else [_text(side) for side in (node.left, *node.comparators)]
 
 
 def _text(node: ast.expr) -> str:
@@ -207,19 +201,11 @@ def _factors(node: ast.expr) -> list[ast.expr]:
 
 
 def _product(factors: list[ast.expr]) -> ast.expr:
-    number, others = 1, []
-    for factor in factors:
-        value = _integer(factor)
-        if value is None:
-            others.append(factor)
-        else:
-            number *= value
-    if number != 1 or not others:
-        others = [*others, _constant(number)] if number else [_constant(0)]
-    result = others[0]
-    for factor in others[1:]:
-        result = ast.BinOp(result, ast.Mult(), factor)
-    return result
+    number = math.prod(n for factor in factors if (n := _integer(factor)) is not None)
+    unknown = [factor for factor in factors if _integer(factor) is None] if number else []
+    if number != 1 or not unknown:
+        unknown.append(_constant(number))
+    return functools.reduce(lambda a, b: ast.BinOp(a, ast.Mult(), b), unknown)
 
 
 def _integer(node: ast.expr) -> int | None:

@@ -7,6 +7,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from passagent.expert.lower.expressions import HALVES, Axis, Expr, parts
 from passagent.expert.schedule.parts import Mono, Stage, Store
@@ -267,12 +268,9 @@ def decoded(index: str, parts: list[tuple[str, str]], sign: str = "//") -> list[
 
 def closed(text: str) -> bool:
     """Tell whether an operand needs no parentheses: a name, a number, a call, an element."""
-    depth = 0
-    for k, c in enumerate(text):
-        depth += (c in "([") - (c in ")]")
-        if depth == 0 and (c in " ?" or (c == "-" and k == 0)):
-            return False
-    return True
+    depths = accumulate((c in "([") - (c in ")]") for c in text)
+    inside = all(depth or c not in " ?" for c, depth in zip(text, depths, strict=True))
+    return inside and not text.startswith("-")
 
 
 _COSTS = {"pow": 20, "tanh": 10, "erf": 10, "div": 3, "sqrt": 3}
@@ -296,14 +294,9 @@ def parenthesised(text: str) -> str:
 
 def bare(text: str) -> str:
     """Without parentheses around the whole."""
-    if text.startswith("(") and text.endswith(")") and closed(text[1:-1]) is False:
-        depth = 0
-        for k, c in enumerate(text):
-            depth += (c == "(") - (c == ")")
-            if depth == 0 and k < len(text) - 1:
-                return text
-        return text[1:-1]
-    return text
+    depths = list(accumulate((c == "(") - (c == ")") for c in text))
+    is_whole = text.startswith("(") and text.endswith(")") and 0 not in depths[:-1]
+    return text[1:-1] if is_whole and not closed(text[1:-1]) else text
 
 
 def wrapped(arguments: list[str], before: int) -> str:
