@@ -43,7 +43,7 @@ class _NotCapturedError(Exception):
 
 
 class _Call(NamedTuple):
-    """What a call is given."""
+    """The arguments of a call."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -52,7 +52,7 @@ class _Call(NamedTuple):
     rebuilt: Callable[[Sequence[Any]], tuple[tuple[Any, ...], dict[str, Any]]]
     """Makes arguments of other leaves."""
     layout: Any
-    """What a graph is captured for; hashable."""
+    """A description of it for which a graph is captured; hashable."""
 
     @classmethod
     def of(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
@@ -170,7 +170,7 @@ class _Captured:
     """The leaves of what the model returned: its tensors are written by each replay."""
     spec: pytree.TreeSpec
     plans: list[Any]
-    """What the graph reads of passes' plans: their memory belongs to the thread that captured."""
+    """Plans of passes that the graph reads: their memory belongs to the thread that captured."""
 
     def replay(self, call: _Call) -> Any:
         """Return what the model returns, in memory of its own."""
@@ -226,15 +226,15 @@ class CudaGraphs:
 
         Raises _NotCapturedError.
         """
-        known = self._graphs.get(call.layout)
-        if isinstance(known, str):
-            raise _NotCapturedError(known)
-        if known is None and len(self._graphs) >= _MOST_LAYOUTS:
+        entry = self._graphs.get(call.layout)
+        if isinstance(entry, str):
+            raise _NotCapturedError(entry)
+        if entry is None and len(self._graphs) >= _MOST_LAYOUTS:
             raise _NotCapturedError(f"there are more than {_MOST_LAYOUTS} layouts of inputs")
-        if known is _SEEN and self._state.are_same():
-            known = self._graphs[call.layout] = self._capture(call)
-        if isinstance(known, _Captured):
-            result = known.replay(call)
+        if entry is _SEEN and self._state.are_same():
+            entry = self._graphs[call.layout] = self._capture(call)
+        if isinstance(entry, _Captured):
+            result = entry.replay(call)
             if self._state.are_same():
                 return result
         return _NOTHING
@@ -299,8 +299,8 @@ class CudaGraphs:
             _drop_workspaces()
 
         graph, returned = hostless.record(warm, compiled, "thread_local")
-        given = [inputs[id(tensor)] for tensor in call.tensors]
-        captured = _Captured(graph, given, *pytree.tree_flatten(returned), ready_plans())
+        places = [inputs[id(tensor)] for tensor in call.tensors]
+        captured = _Captured(graph, places, *pytree.tree_flatten(returned), ready_plans())
         captured.replay(call)  # raises where values of a dtype cannot be copied
         return captured
 

@@ -25,7 +25,7 @@ class CompiledModel:
 
     function: Callable[..., Any]
     parts: list[Callable[..., Any]]
-    """What the compiler made of each graph. Kept because CUDA graphs of calls read the constants in them,
+    """The compiler's function for each graph. They are kept because CUDA graphs read the constants in them,
     while `torch._dynamo.reset()` lets go of them."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -52,8 +52,8 @@ def compile_model(
 
     def backend(graph_module: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
         if packages:
-            given = {"passes": list(packages), "replaced": set() if replaced is None else replaced}
-            parts.append(passagent(graph_module, example_inputs, options=options | given))
+            passes = {"passes": list(packages), "replaced": set() if replaced is None else replaced}
+            parts.append(passagent(graph_module, example_inputs, options=options | passes))
         else:
             parts.append(compile_fx(graph_module, example_inputs, config_patches=options))  # type: ignore[arg-type]
         return parts[-1]

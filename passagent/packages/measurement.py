@@ -1,4 +1,4 @@
-"""What was measured of a whole model: times of its sides, gains, and whose outputs are not eager's."""
+"""The measurement of a whole model: times of its sides, gains, and whose outputs are not eager's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model returns: the tensors in it, and where they differ from eager's."""
+"""Tensors in what a model returns, and where they differ from eager's."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def measure_model(
 
 
 class _Plan(NamedTuple):
-    """What is timed of a model."""
+    """The sides of a model that are timed."""
 
     packages: list[Package]
     used: list[str]
@@ -189,7 +189,7 @@ def _compiles_apart(count: int) -> AbstractContextManager[None]:
 
 
 class Compiled:
-    """What is compiled of a model; `cuda-graph` captures what `default` calls."""
+    """Functions that were compiled of a model; `cuda-graph` captures what `default` calls."""
 
     def __init__(self, model: Model) -> None:
         self.is_static = bool(model.others)
@@ -209,7 +209,7 @@ class Compiled:
 
 
 def _difference(call: _Call, expected: Outputs, exact: Outputs) -> str:
-    """What find_difference says of a call, of CUDA graphs of a replay."""
+    """Say what find_difference says of a call, of CUDA graphs of a replay."""
     _why_no_graph(call)
     return find_difference(expected, exact, read_outputs(call()))
 
