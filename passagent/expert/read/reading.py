@@ -19,7 +19,7 @@ from passagent.evaluator.captures import without_dynamo
 from passagent.tasks import load_task
 from passagent.tasks.graphio import load_graph
 from passagent.tasks.inputs import make_inputs
-from passagent.tasks.meta import TensorMeta
+from passagent.tasks.meta import TensorMeta, flat
 from passagent.tasks.module import load_module
 from passagent.tasks.reader import ALLOWED, Subgraph
 
@@ -106,10 +106,7 @@ def _on_meta(value: Any) -> Any:
 
 def _shaped(meta: TensorMeta, device: str = "meta") -> Any:
     if meta.is_python_scalar:
-        data: Any = meta.data
-        while isinstance(data, tuple):
-            data = data[0]
-        return (int if meta.dtype == "int" else float)(data)
+        return (int if meta.dtype == "int" else float)(flat(meta.data)[0])
     return torch.empty(meta.shape, dtype=getattr(torch, meta.dtype), device=device)
 
 
