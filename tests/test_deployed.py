@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import passagent as pa
-from passagent.packages.loading import load_package
+from passagent.packages.loading import CompileSettings, load_package
 from passagent.packages.package_writing import drop, pack
 from passagent.passes import shipped
 
@@ -34,7 +34,7 @@ def package_at(path, names, is_frozen=False):
     """A package of shipped passes, as `optimize` writes it."""
     every = path.with_name("every")
     pack([], every, [each for each in shipped() if each.name in names])
-    return drop(load_package(every), [], path, "default", is_frozen)
+    return drop(load_package(every), [], path, CompileSettings("default", is_frozen))
 
 
 def called(deployed, x):

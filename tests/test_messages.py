@@ -51,7 +51,7 @@ HONEST = [
     ),
     (asked("Lockstep", groups=[]), {"ended_early": True}),
     (asked("DeviceTimes", windows=[[0]]), {"samples": [0]}),
-    (asked("Audit", sets=[0]), {"kept": [KEPT], "stable": True, "copies": [[None]]}),
+    (asked("Audit", sets=[0]), {"kept": [KEPT], "stable": True}),
     (asked("Float64"), {"outputs": [TENSOR]}),
     (asked("Float64"), {"outputs": None}),
     (asked("States", inputs=[1]), {"states": [[TENSOR]], "due": [[False]]}),
@@ -305,9 +305,8 @@ TENSORS = {
     "of another type": "one['dtype'] = 'complex32'",
     "of no type": "one['dtype'] = '__dict__'",
     "of another shape": "one['shape'] = [1]",
-    "as a copy of torch's": "message['copies'][0][0] = {'dtype': 'int8', 'shape': [1 << 40], 'offset': 0}",
     "left where nothing was": "message['kept'][0]['left'] = [None] * 9",
-    "more than there are": "message['kept'][0]['outputs'] *= 3; message['copies'][0] *= 3",
+    "more than there are": "message['kept'][0]['outputs'] *= 3",
 }
 
 

@@ -68,13 +68,17 @@ def measure_model(
     is_cuda = any(isinstance(value, torch.Tensor) and value.is_cuda for value in leaves)
     modes = list(modes or (["default", CUDA_GRAPH] if is_cuda else ["default"]))
     with torch.no_grad(), redirect_stdout(io.StringIO()):
+        expected = [read_outputs(_Call(each.module, each)()) for each in (model, *model.others)]
+        if not all(expected):
+            raise PassagentError(f"{model.name}: returns no tensor, so that nothing could be compared")
         explained = [explain_model(each, packages) for each in (model, *model.others)]
         used = list(dict.fromkeys(match.name for each in explained for match in each.replaced))
         if not used:
             reasons = [f": {match.name}: {match.reason}" for match in explained[0].refused[:1]]
             raise PassagentError(f"no pass fits in the model{''.join(reasons)}; passagent explain says more")
         plan = _Plan(list(packages), used, modes[-1:] if is_quick else modes, is_quick, freezes, is_cuda)
-        parts = [_time_sides(each, plan, compiled) for each in (model, *model.others)]
+        pairs = zip((model, *model.others), expected, strict=True)
+        parts = [_time_sides(each, outputs, plan, compiled) for each, outputs in pairs]
     modes = [mode for mode in plan.modes if all(mode in part.times for part in parts)] or ["default"]
     last, lacking = modes[-1], {}
     for side in parts[0].times:
@@ -132,12 +136,9 @@ class _Part:
         return InputTimes(self.model.shapes, self.model.weight, times, each)
 
 
-def _time_sides(model: Model, plan: _Plan, compiled: Compiled) -> _Part:
-    """Time all sides on a model's inputs. Raises PassagentError."""
+def _time_sides(model: Model, expected: Outputs, plan: _Plan, compiled: Compiled) -> _Part:
+    """Time all sides on a model's inputs, whose outputs are held to `expected`."""
     sides = {"eager": _Call(model.module, model)}
-    expected = read_outputs(sides["eager"]())
-    if not expected:
-        raise PassagentError(f"{model.name}: returns no tensor, so that nothing could be compared")
     part, modes = _Part(model), plan.modes
     if plan.is_cuda:
         part.left_out += _add_graph(model, sides)
