@@ -102,5 +102,6 @@ def _is_as_near(exact: torch.Tensor, eager: torch.Tensor, got: torch.Tensor, wor
         return False
     atol, rtol = tolerance(str(eager.dtype).removeprefix("torch."), STRICT_T)
     allowed, is_finite = atol + rtol * exact.abs(), exact.isfinite()
-    own, other = (((values.double() - exact).abs() / allowed)[is_finite] for values in (eager, got))
-    return bool(other.nan_to_num(torch.inf).max() <= 2 * own[own.isfinite()].max())
+    eager_error, error = (((values.double() - exact).abs() / allowed)[is_finite] for values in (eager, got))
+    largest = eager_error[eager_error.isfinite()].max()
+    return bool(error.nan_to_num(torch.inf).max() <= 2 * largest)

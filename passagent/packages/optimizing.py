@@ -65,7 +65,7 @@ class _Candidates(NamedTuple):
     """The run that found a region's pass, by the region's name."""
     rewrites: Sequence[Rewrite]
     compiled: Compiled
-    """What is compiled of the model already."""
+    """Functions that are compiled of the model already."""
 
 
 def optimize(options: OptimizeOptions, model: Model, say: Say) -> Optimized:

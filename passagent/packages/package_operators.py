@@ -158,7 +158,7 @@ class PlannedOperator:
 
     @property
     def ready(self) -> list[Any]:
-        """What calls of this thread run, with the memory that they use."""
+        """Replays that calls of this thread run, with the memory that they use."""
         return list(self._ready.__dict__.values())
 
     def _looked_up(self, tensors: Sequence[torch.Tensor]) -> Any:
@@ -319,7 +319,7 @@ is below autograd and autocast: there the implementation for its device can be c
 
 
 def ready_plans() -> list[Any]:
-    """What this thread's calls of all operators run, with the memory that they use."""
+    """Replays that calls of all operators run in this thread, with the memory that they use."""
     return [operator.ready for operator in vars(direct_calls).values()]
 
 

@@ -44,7 +44,7 @@ class Model:
     weight: float = 1.0
     """How often a call has such inputs, beside others."""
     others: tuple[Model, ...] = ()
-    """The same model with other inputs, of less weight."""
+    """This model with other inputs, of less weight."""
 
     @property
     def shapes(self) -> str:
