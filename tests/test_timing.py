@@ -19,7 +19,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from passagent.errors import InfrastructureError
-from passagent.evaluator.judging import effort
 from passagent.evaluator.judging.judging import Judging
 from passagent.evaluator.reference.reference import Reference
 from passagent.evaluator.runner import lockstep
@@ -524,9 +523,9 @@ def test_slow_calls_of_both_pairs_are_six_of_each_side(eager_ns, call_s, device,
 
 
 def test_slow_subgraph_has_no_calls_in_further_pairs():
-    timed = SimpleNamespace(_timings={"g": [Timing(is_slow=True)] * effort.PAIRS})
+    timed = SimpleNamespace(_timings={"g": [Timing(is_slow=True)] * 2})
     Judging._time(timed, None, None, SimpleNamespace(name="g"))  # it asks no worker
-    assert len(timed._timings["g"]) == effort.PAIRS
+    assert len(timed._timings["g"]) == 2
 
 
 def test_timed_calls_are_sometimes_followed_by_an_audit():

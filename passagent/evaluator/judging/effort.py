@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from passagent.config import EvaluatorConfig
 from passagent.evaluator.compilers import is_compiled
 from passagent.evaluator.result import Subject
+from passagent.evaluator.target import kind_of
 from passagent.evaluator.timing.estimate import Effort
 from passagent.sandbox.environment import device_memory_bytes, gpu_memory_bytes
 from passagent.tasks.reader import Task, check_room, check_room_on
@@ -16,15 +17,12 @@ from passagent.tasks.reader import Task, check_room, check_room_on
 CANDIDATE_S = 40.0
 """To record, check and build a candidate, and to wait for its calls beyond what eager takes, all together;
 record.MORE_S more for each subgraph after the first."""
-PAIRS = 2
-"""Pairs of workers that time a candidate in a search, one after the other."""
-PAIRS_IN_FULL = 4
-"""The pairs of workers of a measurement in full on a GPU. There eager and eager differ by 6% from one block
-of calls to the next, and by 0.7% from pair to pair: 1% takes about 150 blocks, of several pairs."""
-MANY_GRAPHS = 3
-"""So many subgraphs tell a search its AS by one pair of workers as well as fewer do by two."""
+PAIRS = {"cpu": 2, "cuda": 4}
+"""Pairs of workers that time a subject in full, one after the other. On a GPU eager and eager differ by 6%
+from one block of calls to the next, and by 0.7% from pair to pair: 1% takes about 150 blocks, of several
+pairs."""
 ENOUGH_GRAPHS = 6
-"""Under a bar more subgraphs take no more time together than so many."""
+"""In a search more subgraphs take no more time together than so many."""
 _MANY_CORES = 6
 """So many leave room beside two workers that take turns on a GPU."""
 _DRAWN, _AUDITED = 5, 3
@@ -50,19 +48,14 @@ def dispatch_of(config: EvaluatorConfig, subject: Subject | None = None) -> str:
     return "dynamo" if is_compiled(subject) and config.dispatch != "graph" else config.dispatch
 
 
-def pairs_of(config: EvaluatorConfig, dispatch: str, bar: float | None, graphs: int) -> int:
+def pairs_of(config: EvaluatorConfig, dispatch: str, bar: float | None) -> int:
     """Pairs of workers that time a subject: what two workers with the same graph differ by averages out.
 
-    A search's best are measured again, so one pair tells it what it has while there is nothing to beat, or
-    where many subgraphs average it out.
+    A search has one, as its best are measured again. So has Dynamo on the CPU: what it compiles is compiled
+    once, which takes longer than measuring.
     """
-    if config.device != "cpu" and bar is None:
-        return PAIRS_IN_FULL
-    if dispatch == "dynamo":
-        return 1  # what Dynamo compiles is compiled once: that takes longer than measuring
-    if config.device == "cpu":
-        return PAIRS
-    return PAIRS if bar and graphs < MANY_GRAPHS else 1
+    is_compiled_here = dispatch == "dynamo" and config.device == "cpu"
+    return 1 if bar is not None or is_compiled_here else PAIRS[kind_of(config.device)]
 
 
 def check_task_room(task: Task, device: str, free_bytes: int | None = None) -> None:
@@ -71,7 +64,7 @@ def check_task_room(task: Task, device: str, free_bytes: int | None = None) -> N
     On a GPU the machine holds what is drawn. On the CPU it also holds a copy in the worker of the baseline,
     the candidate's and eager's besides, and those of an audit. See tasks.reader.check_room.
     """
-    copies = _DRAWN if device != "cpu" else _DRAWN + 2 + PAIRS + _AUDITED
+    copies = _DRAWN if device != "cpu" else _DRAWN + 2 + PAIRS["cpu"] + _AUDITED
     for subgraph in task.subgraphs:
         check_room(subgraph, copies, free_bytes)
 
@@ -98,18 +91,23 @@ def held_bytes(device: str) -> int:
 def effort_of(config: EvaluatorConfig, dispatch: str, bar: float | None, graphs: int) -> Effort:
     """The effort of one pair of workers: its part of the calls; in full on a GPU all of them.
 
-    Under a bar half the time, and half the precision of the AS: each of n subgraphs is known less well by
-    sqrt(n) than their mean. More than ENOUGH_GRAPHS share the time of so many.
+    In a search it is half the time, and half the precision of the AS: each of n subgraphs is known less well
+    by sqrt(n) than their mean. More than ENOUGH_GRAPHS share the time of so many.
     """
-    is_searched, whole = bar is not None, Effort(config.device, config.timeout_s, config.budget_s)
-    if not is_searched and config.device != "cpu":
-        return whole
-    pairs = PAIRS if is_searched and dispatch != "dynamo" else pairs_of(config, dispatch, bar, graphs)
-    shared = 2 * max(1.0, graphs / ENOUGH_GRAPHS) if is_searched else 1.0
+    whole = Effort(config.device, config.timeout_s, config.budget_s)
+    if bar is not None:
+        return replace(
+            whole,
+            interval=whole.interval * 2 * math.sqrt(graphs),
+            budget_s=whole.budget_s / (2 * max(1.0, graphs / ENOUGH_GRAPHS)),
+            trials=whole.trials // 2,
+            most_trials=whole.most_trials // 2,
+            patience=1,
+        )
+    parts = 1 if config.device != "cpu" else pairs_of(config, dispatch, bar)
     return replace(
         whole,
-        interval=whole.interval * (2 * math.sqrt(graphs) if is_searched else 1),
-        budget_s=whole.budget_s / pairs / shared,
-        trials=whole.trials // pairs,
-        most_trials=whole.most_trials // pairs,
+        budget_s=whole.budget_s / parts,
+        trials=whole.trials // parts,
+        most_trials=whole.most_trials // parts,
     )

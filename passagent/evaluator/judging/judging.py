@@ -39,6 +39,8 @@ from passagent.evaluator.timing.timing import TimedCallError, TimedPair, Timing,
 from passagent.sandbox import tools
 from passagent.tasks.reader import Subgraph, Task
 
+_HELD_PAIRS = 2
+"""Pairs of workers that are held until the evaluation ends; with more of them memory would run out."""
 _DEATHS = 2
 """Workers that a candidate may lose before the rest of its subgraphs is not run."""
 
@@ -75,7 +77,7 @@ class Judging:
         self.baseline, self.workers = equipment.baseline, equipment.workers
         self._is_candidate = isinstance(subject, Candidate)
         self.dispatch = effort.dispatch_of(self.config, subject)
-        self.pairs = effort.pairs_of(self.config, self.dispatch, bar, len(task.subgraphs))
+        self.pairs = effort.pairs_of(self.config, self.dispatch, bar)
         self._held_bytes = effort.held_bytes(self.config.device)
         self.graphs = [blank(subgraph, "ok") for subgraph in task.subgraphs]
         self.violations: list[Violation] = []
@@ -119,8 +121,8 @@ class Judging:
         order = list(zip(self.task.subgraphs, self.graphs, strict=True))
         for pair in range(self.pairs):
             order.reverse()  # where not all references have room, the last ones are those that are here
-            if pair >= effort.PAIRS:
-                self._end_aside()  # memory is for as many as a search has
+            if pair >= _HELD_PAIRS:
+                self._end_aside()
                 self.workers.prepare()
             if pair:
                 self._put_aside()
@@ -131,20 +133,26 @@ class Judging:
             for result in self.graphs:
                 if result.passes_from_t is not None:
                     fill_times(result, together(self._timings[result.name], self._paces.get(result.name)))
-            if pair >= effort.PAIRS:
+            if pair >= _HELD_PAIRS:
                 self.workers.eager.end(pair)
-            if pair + 1 < self.pairs:
-                self.stopped_early = why_beaten(self.graphs, self.bar, self.pairs)
-                if self.stopped_early is not None:
-                    break
+        if self.config.reference != "eager":
+            self.stopped_early = why_beaten(self.graphs, self.bar, self.config.reference)
         if self.config.reference != "eager" and self.stopped_early is None:
             self._eager = self.workers.compiled.get(0, self.task.key)
             for subgraph, result in order:
                 if result.speedup is not None:
                     self._guarded(subgraph, result, self._compare)
         for subgraph, result in order if self._is_candidate else ():
+            if result.passes_from_t is not None:
+                self._guarded(subgraph, result, self._check_untimed)
+        for subgraph, result in order if self._is_candidate else ():
             if result.status == "ok":  # last of all: an index out of range may break the worker
                 self._guarded(subgraph, result, LoadedWorker.check_indices)
+
+    def _check_untimed(self, loaded: LoadedWorker, subgraph: Subgraph, result: GraphResult) -> None:
+        """Check the sets that are not timed in calls like the timed ones."""
+        reference = self.baseline.reference(subgraph, self.dispatch)
+        TimedChecks(loaded, reference, result, self.baseline).finish()
 
     def _put_aside(self) -> None:
         """The worker has done its work. It ends with the evaluation: ending it disturbs what is timed."""
@@ -234,7 +242,7 @@ class Judging:
         What is wrong with a time may be the machine's doing: all is measured again, once, by new workers.
         """
         before = self._timings.get(result.name, [])
-        if len(before) >= effort.PAIRS and before[0].is_slow:
+        if len(before) >= _HELD_PAIRS and before[0].is_slow:
             return  # it had all its calls
         reference, timing = self._measured(loaded, subgraph, result)
         fault = self._fault(reference, result, timing) if self._is_candidate else None
@@ -281,14 +289,10 @@ class Judging:
         # the pace is eager's
         timed_reference = reference if self._eager.compiler is None else replace(reference, pace_ns=None)
         try:
-            with self.workers.quiet:
-                with self._lease.exclusive() as share:
-                    part = effort.effort_of(self.config, self.dispatch, self.bar, len(self.graphs))
-                    if self.bar is not None and result.name not in self._timings:
-                        part = replace(part, patience=1)  # who stays under the bar is seen at a glance
-                    checked = checks.verify, checks.surprise
-                    timing = measure(TimedPair(loaded, self._eager, timed_reference, *checked, part, share))
-                checks.finish(is_whole=not (timing.is_slow and result.name in self._timings))
+            with self.workers.quiet, self._lease.exclusive() as share:
+                part = effort.effort_of(self.config, self.dispatch, self.bar, len(self.graphs))
+                checked = checks.verify, checks.surprise
+                timing = measure(TimedPair(loaded, self._eager, timed_reference, *checked, part, share))
         except TimedCallError as failure:
             raise_for(failure.error)
             raise

@@ -236,8 +236,7 @@ class Recorder:
         graph = captures.without_dynamo(subgraph, self._config.device)
         if graph is None:
             assert baseline is not None
-            reference = baseline.reference(subgraph, "direct")
-            graph = captures.KeptGraph(reference.nodes, reference.order)
+            graph = baseline.capture(subgraph)
         return record.seen(subgraph, graph, device)
 
 

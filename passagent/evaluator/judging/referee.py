@@ -97,6 +97,7 @@ class Referee:
         """
         started, before = time.monotonic(), device_state(self.config.device)
         self._check_room(task)
+        self._prepare_workers(dispatch_of(self.config, subject), subject)
         prepared = None
         if isinstance(subject, Candidate):
             recorded = self.record(task, subject)
@@ -105,7 +106,6 @@ class Referee:
             prepared = recorded
         equipment = Equipment(self.config, self._baseline, self.workers, self.lease)
         judging = Judging(task, subject, equipment, bar, prepared)
-        self._prepare_workers(judging.dispatch, subject)
         with named("the evaluator"):  # no descriptor, no memory for an arena: the machine's fault
             judging.run()
         findings = Findings(judging.graphs, judging.violations, judging.protections)
@@ -155,7 +155,7 @@ class Referee:
         check_task_room(task, self.config.device, self._free_bytes)
         check_gpu_room(task, self.config.device)
 
-    def _prepare_workers(self, dispatch: str, subject: Subject | None = None) -> None:
+    def _prepare_workers(self, dispatch: str, subject: Subject) -> None:
         if dispatch == "dynamo" or is_compiled(subject) or is_compiled(self.config.reference):
             self.workers.server.load_dynamo(compiler=True)
         self.workers.prepare()

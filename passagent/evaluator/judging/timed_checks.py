@@ -52,14 +52,11 @@ class TimedChecks:
             self._compare(chosen, got)
             self._call(secrets.choice(self._untimed))
 
-    def finish(self, is_whole: bool = True) -> None:
-        """Check every set that is not timed: a kernel may recognise audits, and be right only there.
-        `is_whole`: not where slow calls were seen in another pair of workers.
-        """
+    def finish(self) -> None:
+        """Check every set that is not timed: a kernel may recognise audits, and be right only there."""
         self.surprise()
-        if self.loaded.is_candidate and is_whole:
-            for chosen in secrets.SystemRandom().sample(self._untimed, len(self._untimed)):
-                self._call(chosen)
+        for chosen in secrets.SystemRandom().sample(self._untimed, len(self._untimed)):
+            self._call(chosen)
 
     def _call(self, chosen: int) -> None:
         self._compare(chosen, self.loaded.as_timed(self.reference, self._outputs, chosen))

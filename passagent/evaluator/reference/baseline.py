@@ -97,6 +97,25 @@ class Baseline:
             self._forget(next(iter(self._kept)))
         return drawn
 
+    def capture(self, subgraph: Subgraph) -> captures.KeptGraph:
+        """The graph, kept or captured by the worker with Dynamo on the recorded values. Raises TaskError."""
+        if (kept_graph := captures.without_dynamo(subgraph, self._config.device)) is not None:
+            return kept_graph
+        name, rotation = _key(subgraph, "direct"), Rotation.of(subgraph)
+        with self._lease.host():
+            arena, sets = draw_sets(subgraph, subgraph, rotation, None, SET_KINDS[:1])
+        drawn = (arena, [*sets.values()], [*sets])
+        try:
+            reference = Reference(name, subgraph, "direct", *drawn, rotation, [], [])
+            reply = self._take(reference)
+            self._ask(worker_messages.Release(ids=[name]))
+        finally:
+            arena.close()
+        assert reply.nodes is not None
+        graph = captures.KeptGraph(reply.nodes, reply.order)
+        captures.keep(subgraph, self._config.device, graph)
+        return graph
+
     def describe(self, subgraph: Subgraph, dispatch: str) -> EagerGraph:
         """Eager on a subgraph, timed in a few calls. Raises as `reference` does."""
         reference = self.reference(subgraph, dispatch)
@@ -198,8 +217,7 @@ class Baseline:
 
     def _draw(self, name: str, subgraph: Subgraph, dispatch: str) -> Reference:
         """Values as far beyond what was recorded as the graph allows; where eager fails there, less far."""
-        captured = captures.without_dynamo(subgraph, self._config.device)
-        captured = captured or self._capture(name, subgraph, dispatch)
+        captured = self.capture(subgraph)
         values, narrowed = begin_wider(subgraph, captured), list[str]()
         is_special = self._config.special_values
         while True:
@@ -223,23 +241,6 @@ class Baseline:
             values = closer
             reference.close()
             self._ask(worker_messages.Release(ids=[name]))
-
-    def _capture(self, name: str, subgraph: Subgraph, dispatch: str) -> captures.KeptGraph:
-        """Have the worker capture the graph with Dynamo on the recorded values. Raises TaskError."""
-        rotation = Rotation.of(subgraph)
-        with self._lease.host():
-            arena, sets = draw_sets(subgraph, subgraph, rotation, None, SET_KINDS[:1])
-        drawn = (arena, [*sets.values()], [*sets])
-        try:
-            reference = Reference(name, subgraph, dispatch, *drawn, rotation, [], [])
-            reply = self._take(reference)
-            self._ask(worker_messages.Release(ids=[name]))
-        finally:
-            arena.close()
-        assert reply.nodes is not None
-        graph = captures.KeptGraph(reply.nodes, reply.order)
-        captures.keep(subgraph, self._config.device, graph)
-        return graph
 
     def _drawn(
         self, subgraph: Subgraph, wider: Subgraph, dispatch: str, graph: captures.KeptGraph, is_special: bool
