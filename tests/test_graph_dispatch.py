@@ -19,7 +19,7 @@ from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.reference.baseline import Baseline
 from passagent.evaluator.runner import hostless
 from passagent.evaluator.runner.calls import Graph, refresh_all
-from passagent.evaluator.runner.fresh import Draw, Rotation, refresher, window_of
+from passagent.evaluator.runner.fresh import Draw, Rotation, Slots, refresher, window_of
 from passagent.evaluator.runner.samples import Samples, counted
 from passagent.evaluator.service.known import environment_key
 from passagent.evaluator.timing.timing import together
@@ -158,17 +158,18 @@ def make_graph(device="cpu", call=torch.neg):
 
 def with_slots(count):
     graph, rotation = make_graph()
-    graph.slots, graph.draw = [[torch.zeros(64)] for _ in range(count)], Draw(rotation)
-    return graph, Draw(rotation)
+    draw = Draw(rotation)
+    graph.slots = Slots(graph.live, count, draw)
+    return graph, draw
 
 
 def test_every_call_of_a_graph_has_values_of_its_own():
-    graph, _ = with_slots(20)
+    graph, draw = with_slots(20)
     before = None
     for chosen in (0, 1, 1):
-        windows = graph.draw.next()  # of one draw, so that none comes twice
+        windows = draw.next()  # of one draw, so that none comes twice
         graph.refresher(chosen, [0])(windows)
-        given = [tuple(values.tolist()) for (values,) in graph.slots]
+        given = [tuple(values.tolist()) for (values,) in graph.slots.inputs]
         assert len({*given}) == 20
         assert before is None or not {*before} & {*given}
         before = given
@@ -181,7 +182,7 @@ def test_which_call_of_a_graph_is_judged_is_drawn_and_has_the_values_that_are_as
         windows = draw.next()
         graph.refresher(1, [0])(windows)
         seen.add(graph.slot)
-        assert graph.live is graph.slots[graph.slot]
+        assert graph.live is graph.slots.inputs[graph.slot]
         assert torch.equal(graph.live[0], window_of(graph.sets[1][0], windows[0], 64))
     assert seen == {0, 1, 2, 3}
 
@@ -191,7 +192,7 @@ def test_what_is_refreshed_once_a_block_is_the_same_in_all_calls_of_a_graph():
     windows = draw.next()
     refresh_all(graph, 0, windows)
     want = window_of(graph.sets[0][0], windows[0], 64)
-    assert all(torch.equal(values, want) for (values,) in graph.slots)
+    assert all(torch.equal(values, want) for (values,) in graph.slots.inputs)
 
 
 def test_without_a_graph_inputs_are_refreshed_as_before():

@@ -19,8 +19,8 @@ from passagent.evaluator.runner import worker_messages as messages
 from passagent.evaluator.runner.fresh import (
     MIX,
     PIECE,
-    Draw,
     Refresh,
+    Slots,
     Windows,
     pieces_of,
     refresher,
@@ -70,14 +70,13 @@ class Graph:
     zoned: list[Zoned] = field(default_factory=list)
     """The memory of `live` and the content of its zones."""
     refreshers: dict[tuple[int, tuple[int, ...]], Refresh] = field(default_factory=dict)
-    slots: list[list[Any]] = field(default_factory=list)
-    """The inputs of each of the calls that `call` makes (hostless.py); those of one, `slot`, are `live`.
+    slots: Slots | None = None
+    """Inputs of each of the calls that `call` makes (hostless.py); those of one, `slot`, are `live`.
 
     It is drawn with every refresh: it gets the values that are asked for, and its outputs are what `call`
-    returns. The others' values are from `draw`.
+    returns.
     """
     slot: int = 0
-    draw: Draw | None = None
     is_warm: bool = True
     """Called at least once. What may write beside its tensors is audited before."""
 
@@ -105,18 +104,17 @@ class Graph:
         return self.refreshers[key]
 
     def _refresher(self, chosen: int, which: Sequence[int]) -> Refresh:
-        if self.draw is None:
+        if self.slots is None:
             return refresher(self.live, self.sets[chosen], which)
-        draw, slots, count = self.draw, range(len(self.slots)), len(self.live)
-        values = [value for slot in self.slots for value in slot]
-        positions = [slot * count + i for slot in slots for i in which]
-        refresh = refresher(values, self.sets[chosen] * len(slots), positions)
+        slots, values = self.slots, self.sets[chosen]
+        refresh_all_slots = slots.refresher(values, which)
+        each = [refresher(inputs, values, which) for inputs in slots.inputs]
 
         def refresh_slots(windows: Sequence[int]) -> None:
-            self.slot = secrets.randbelow(len(slots))
-            self.live = self.slots[self.slot]
-            each = [windows if slot == self.slot else draw.next() for slot in slots]
-            refresh([window for windows in each for window in windows])
+            self.slot = secrets.randbelow(len(each))
+            self.live = slots.inputs[self.slot]
+            refresh_all_slots()
+            each[self.slot](windows)
 
         return refresh_slots
 
@@ -124,10 +122,11 @@ class Graph:
 def refresh_all(graph: Graph, chosen: int, windows: Windows) -> None:
     """New values for every input, the same in all slots."""
     everything = range(len(graph.live))
-    if not graph.slots:
+    if graph.slots is None:
         graph.refresher(chosen, everything)(windows)
-    for slot in graph.slots:
-        refresher(slot, graph.sets[chosen], everything)(windows)
+    else:
+        refresher(graph.slots.inputs[0], graph.sets[chosen], everything)(windows)
+        graph.slots.fill_alike()
 
 
 def settle(graph: Graph, chosen: int, windows: Windows, often: Sequence[int]) -> None:

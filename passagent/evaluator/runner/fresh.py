@@ -37,6 +37,8 @@ _LARGEST = 1e30
 _BESIDE = 1 << 32
 PIECE = 1 << 24
 """Elements that are compared at a time."""
+_ALIGNMENT = 512
+"""Bytes at whose multiples torch's allocator on a GPU places tensors."""
 
 Windows = list[int]
 """For each input of a subgraph the element at which its window starts, and _BESIDE times 1 + the one at which
@@ -84,18 +86,25 @@ class Draw:
     def __init__(self, rotation: Rotation) -> None:
         self._rotation = rotation
         self._random = np.random.default_rng(secrets.randbits(128))
-        self._left: list[list[int]] = [[] for _ in rotation.units]
+        self._left = [np.empty(0, np.int64) for _ in rotation.units]
 
     def next(self) -> Windows:
         """The windows of one more call."""
-        rotation, windows = self._rotation, []
-        columns = zip(rotation.units, rotation.counts, rotation.mixed, self._left, strict=True)
-        for unit, count, mixed, positions in columns:
-            if not positions:
-                positions.extend(self._random.permutation(count).tolist())
-            chosen = positions.pop()
+        windows: Windows = self.several(1)[:, 0].tolist()
+        return windows
+
+    def several(self, calls: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """The windows of so many more calls, (inputs, calls)."""
+        rotation = self._rotation
+        windows = np.empty((len(rotation.units), calls), np.int64)
+        columns = zip(rotation.units, rotation.counts, rotation.mixed, strict=True)
+        for i, (unit, count, mixed) in enumerate(columns):
+            if (missing := calls - len(self._left[i])) > 0:
+                more = [self._random.permutation(count) for _ in range(-(-missing // count))]
+                self._left[i] = np.concatenate([self._left[i], *more])
+            chosen, self._left[i] = np.split(self._left[i], [calls])
             # Mirrored, so that the distance of the two is another one for each window.
-            windows.append(chosen * unit + (_BESIDE * (count - chosen) if mixed and count > 1 else 0))
+            windows[i] = chosen * unit + (_BESIDE * (count - chosen) if mixed and count > 1 else 0)
         return windows
 
 
@@ -141,7 +150,7 @@ def refresher(live: list[Any], reservoirs: list[Any], which: Sequence[int]) -> R
     `which`: positions of the inputs that it refreshes. On a GPU tensors of one dtype take one launch, and one
     more if they are mixed.
     """
-    filled = [i for i in which if isinstance(live[i], torch.Tensor) and live[i].numel()]
+    filled = [i for i in which if _is_filled(live[i])]
     flat = {i: live[i].reshape(-1) for i in filled}
     fillings = {
         i: Filling(target, reservoirs[i], MIX)
@@ -166,3 +175,53 @@ def refresher(live: list[Any], reservoirs: list[Any], which: Sequence[int]) -> R
                 torch._foreach_lerp_(mixed, [other for _, other in pairs if other is not None], MIX)
 
     return refresh
+
+
+class Slots:
+    """Inputs of each of several calls that are made at once: the live ones, and rows of a stack for each."""
+
+    def __init__(self, live: list[Any], count: int, draw: Draw) -> None:
+        self.stacks = {i: _stack(value, count - 1) for i, value in enumerate(live) if _is_filled(value)}
+        self._draw, self._count = draw, count
+        self.inputs = [live]
+        for row in range(count - 1):
+            rows = {i: stack[row].view(live[i].shape) for i, stack in self.stacks.items()}
+            self.inputs.append([rows.get(i, value) for i, value in enumerate(live)])
+
+    def fill_alike(self) -> None:
+        """Give every row what the live input holds."""
+        for i, stack in self.stacks.items():
+            _as_integers(stack).copy_(_as_integers(self.inputs[0][i].reshape(1, -1)))
+
+    def refresher(self, reservoirs: list[Any], which: Sequence[int]) -> Callable[[], None]:
+        """A function that puts windows of their own into every slot's inputs `which`.
+
+        The rows take a launch for an input, and two more if it is mixed: a view of a reservoir has all its
+        windows as rows, which overlap.
+        """
+        refresh = refresher(self.inputs[0], reservoirs, which)
+        stacks = {i: self.stacks[i] for i in which if i in self.stacks}
+        rows = {i: reservoirs[i].unfold(0, stack.shape[1], 1) for i, stack in stacks.items()}
+
+        def refresh_slots() -> None:
+            windows = self._draw.several(self._count)
+            refresh(windows[:, 0].tolist())
+            partners, starts = np.divmod(windows[:, 1:], _BESIDE)
+            for i, stack in stacks.items():
+                first = torch.from_numpy(starts[i]).to(stack.device, non_blocking=True)
+                torch.index_select(rows[i], 0, first, out=stack)
+                if partners[i, 0]:
+                    other = torch.from_numpy(partners[i] - 1).to(stack.device, non_blocking=True)
+                    stack.lerp_(rows[i].index_select(0, other), MIX)
+
+        return refresh_slots
+
+
+def _stack(like: torch.Tensor, count: int) -> torch.Tensor:
+    """Memory for the elements of so many tensors, (count, elements), each aligned like an allocation."""
+    step = -(-like.nbytes // _ALIGNMENT) * _ALIGNMENT // like.itemsize
+    return torch.empty(count, step, dtype=like.dtype, device=like.device)[:, : like.numel()]
+
+
+def _is_filled(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.numel() > 0

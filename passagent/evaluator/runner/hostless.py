@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from passagent.evaluator.runner.calls import Graph, no_collection, refresh_all
-from passagent.evaluator.runner.fresh import Draw, Rotation
+from passagent.evaluator.runner.fresh import Draw, Rotation, Slots
 from passagent.plan.arguments import ValueArg
 from passagent.plan.model import Alloc, Plan
 from passagent.plan.replay import Replay
@@ -59,10 +59,10 @@ def capture(graph: Graph, repeats: int, rotation: Rotation) -> None:
     if not all(value.is_cuda for value in tensors):
         raise RuntimeError("a CUDA graph cannot hold it: an input stays on the CPU")
     order = graph.order
-    graph.slots = [graph.live, *(list(map(_like, graph.live)) for _ in range(repeats - 1))]
-    graph.draw = Draw(rotation)
+    graph.slots = Slots(graph.live, repeats, Draw(rotation)) if repeats > 1 else None
     refresh_all(graph, 0, rotation.first())
-    call, args_of_slots = graph.call, [[slot[i] for i in order] for slot in graph.slots]
+    inputs_of_slots = [graph.live] if graph.slots is None else graph.slots.inputs
+    call, args_of_slots = graph.call, [[inputs[i] for i in order] for inputs in inputs_of_slots]
     captured, outputs = record(lambda: call(*graph.args), lambda: [call(*args) for args in args_of_slots])
 
     def replay(*_: Any) -> Any:
@@ -163,7 +163,3 @@ def _fastest_ns(call: Callable[[], Any]) -> float:
             call()
         times.append((time.perf_counter_ns() - begun) / _CALLS)
     return min(times)
-
-
-def _like(value: Any) -> Any:
-    return torch.empty_like(value) if isinstance(value, torch.Tensor) else value

@@ -221,7 +221,8 @@ def _groups(pair: TimedPair, draw: Draw, per_call_s: float) -> Timing:
     # Young processes are slower at first, and after others: where calls are short, a short series warms up.
     timing, begun = _begin(pair), time.monotonic()
     is_warm = per_call_s >= turns.LONG_CALL_S
-    is_slow, in_budget = per_call_s >= SLOW_S, turns.groups_in(pair.effort.budget_s / 2, per_call_s)
+    is_slow = per_call_s >= SLOW_S
+    in_budget = turns.groups_in(pair.effort.budget_s / 2, per_call_s, reference.repeats)
     most = _fewest(per_call_s, reference) if is_slow else in_budget
     cores: list[int] = []
     while True:
