@@ -1,5 +1,6 @@
 """What a candidate may take in all: its recording, its builds and its calls, beyond what eager takes."""
 
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -58,6 +59,24 @@ def test_candidate_that_holds_the_evaluator_ends_with_its_allowance(name, refere
     monkeypatch.setattr(record, "WALL_S", 2.0)
     result = referee.evaluate(task, candidate(body, setup))  # each of two further subgraphs adds 2 s
     assert (result.status, message in result.error) == (status, True), result.error
+
+
+@pytest.mark.parametrize(("load", "times"), [(0.5, 1), (6.0, 3), (100.0, 4)])
+def test_a_busy_machine_lengthens_what_a_candidate_may_take(load, times, referee, task, monkeypatch):
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    waited, run = [], referee.server.run
+
+    def ran(work, request, limits, wall_s, most):
+        waited.append(wall_s)
+        return run(work, request, limits, wall_s, most)
+
+    monkeypatch.setattr(referee.server, "run", ran)
+    prepared = referee.record(task, candidate())
+    more_s = record.MORE_S * (len(task.subgraphs) - 1)
+    assert waited == [times * (record.WALL_S + more_s)]
+    whole_s = times * (recorder.CANDIDATE_S + more_s)
+    assert whole_s - 30 < prepared.allowance.left_s < whole_s
 
 
 def limited(left_s, ask):

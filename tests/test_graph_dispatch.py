@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ from passagent.evaluator.judging.loaded_worker import LoadedWorker
 from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.reference.baseline import Baseline
 from passagent.evaluator.runner import hostless
-from passagent.evaluator.runner.calls import Graph, refresh_all
+from passagent.evaluator.runner.calls import Graph, refresh_all, same_bytes
 from passagent.evaluator.runner.fresh import Draw, Rotation, Slots, refresher, window_of
 from passagent.evaluator.runner.samples import Samples, counted
 from passagent.evaluator.service.known import environment_key
@@ -185,6 +187,29 @@ def test_which_call_of_a_graph_is_judged_is_drawn_and_has_the_values_that_are_as
         assert graph.live is graph.slots.inputs[graph.slot]
         assert torch.equal(graph.live[0], window_of(graph.sets[1][0], windows[0], 64))
     assert seen == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int64", "uint8", "bool"])
+def test_the_inputs_of_every_call_are_windows_bit_by_bit(device, dtype):
+    metas = [TensorMeta(f"in_{i}", f"x{i}", shape, dtype, device) for i, shape in enumerate([(3, 7), (64,)])]
+    metas = [replace(meta, mean=0.0, std=1.0) if "float" in dtype else meta for meta in metas]
+    rotation = Rotation.of(Subgraph("g", Path("g"), tuple(metas), "", dtype, ""))
+    kind = getattr(torch, dtype)
+    bits = [torch.randint(0, 2 if dtype == "bool" else 127, meta.shape) for meta in metas]
+    drawn = [rotation.reservoir(i, values.to(kind), 7, 0) for i, values in enumerate(bits)]
+    reservoirs = [torch.cat(parts).to(device) for parts in drawn]
+    if "float" in dtype:
+        reservoirs[0][:5] = torch.tensor([math.nan, math.inf, -math.inf, -0.0, 6e-8], dtype=kind)
+    live = [torch.zeros(meta.shape, dtype=kind, device=device) for meta in metas]
+    draw = Draw(rotation)
+    slots, windows, several = Slots(live, 5, draw), [], draw.several
+    draw.several = lambda calls: windows.append(several(calls)) or windows[-1]
+    slots.refresher(reservoirs, [0, 1])()
+    for number, inputs in enumerate(slots.inputs):
+        for i, value in enumerate(inputs):
+            want = window_of(reservoirs[i], int(windows[0][i, number]), value.numel()).view(value.shape)
+            assert same_bytes(value, want)
 
 
 def test_what_is_refreshed_once_a_block_is_the_same_in_all_calls_of_a_graph():

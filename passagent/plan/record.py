@@ -31,6 +31,7 @@ from passagent.plan.model import Recording
 from passagent.plan.recorded_pattern import Bindings, check_calls, planned_passes, replace_calls
 from passagent.plan.recorder_process import RECORDING
 from passagent.sandbox.child import Ending, ForkServer
+from passagent.sandbox.limits import crowding
 from passagent.sandbox.sandbox import Limits
 from passagent.tasks.graphio import load_graph
 from passagent.tasks.reader import LibraryRule, Task
@@ -66,7 +67,8 @@ def record(
         library=library,
         subgraphs=list(subgraphs),
     )
-    wall_s, sent = WALL_S + MORE_S * (len(subgraphs) - 1), request.model_dump_json().encode()
+    wall_s = (WALL_S + MORE_S * (len(subgraphs) - 1)) * crowding()
+    sent = request.model_dump_json().encode()
     if uses_triton(candidate):
         process.load("passagent.plan.launches")
     raw, ended = process.run(RECORDING, sent, LIMITS, wall_s, MOST_ANSWER)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 
@@ -36,3 +37,14 @@ MESSAGE = 3000
 """Characters of a compiler's messages that an author is shown."""
 MAX_SOURCE = 1 << 20
 """Characters of a kernel's source, whatever it is joined of."""
+
+
+_MOST_CROWDED = 4.0
+
+
+def crowding() -> float:
+    """How many times as long work takes while other programs want the cores, too: their load, 1 to 4.
+
+    A candidate's limits on wall time are so many times as long: a busy machine is not its fault.
+    """
+    return min(_MOST_CROWDED, max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))

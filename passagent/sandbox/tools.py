@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from passagent.errors import InfrastructureError
-from passagent.sandbox.limits import ASK, ToolLimits
+from passagent.sandbox.limits import ASK, ToolLimits, crowding
 
 SYSTEM = """
 /usr/bin /usr/lib /usr/lib32 /usr/lib64 /usr/libx32 /usr/libexec /usr/include /usr/local/include
@@ -97,7 +97,9 @@ def run(
 
     Raises InfrastructureError where tools cannot be started.
     """
-    wall_s = limits.wall_s if not limits.is_candidates else min(limits.wall_s, END.get() - time.monotonic())
+    wall_s = limits.wall_s
+    if limits.is_candidates:
+        wall_s = min(limits.wall_s * crowding(), END.get() - time.monotonic())
     if wall_s <= 0:
         return Done(-signal.SIGKILL, "", "", timed_out=True)
     env = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}

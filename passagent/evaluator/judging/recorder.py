@@ -41,6 +41,7 @@ from passagent.plan.messages import Subgraph as RecordedSubgraph
 from passagent.plan.model import Plan, Recording
 from passagent.sandbox import faults, tools
 from passagent.sandbox.child import ForkServer
+from passagent.sandbox.limits import crowding
 from passagent.tasks.reader import LibraryRule, Subgraph, library_rule
 
 _PLACE = re.compile(r"^(\S+?(?::\d+:\d+|\(\d+\))): error:", re.MULTILINE)
@@ -135,8 +136,8 @@ class Recorder:
             raise Failed("compile_error", NO_TRITON)
         graphs = [self._seen(subgraph, baseline, device) for subgraph in subgraphs]
         rule = library_rule(self._config.library, subgraphs)
-        edited, whole_s = list[str](), CANDIDATE_S + record.MORE_S * (len(subgraphs) - 1)
-        allowance = Allowance(whole_s)
+        edited = list[str]()
+        allowance = Allowance((CANDIDATE_S + record.MORE_S * (len(subgraphs) - 1)) * crowding())
         if candidate.is_plans:
             recorded, edited = artefact.read(candidate.files)
             try:
