@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
-PART = 1 << 21
+PART = 1 << 19
 """Elements that a thread takes at a time, of tensors that are larger."""
 CHUNK = 1 << 17
 """Elements that are looked at together, at most: with fewer, threads mostly wait for Python's lock."""

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
 from passagent.evaluator.score import STRICT_T, tolerance
+from passagent.sandbox.pieces import each_part
 
 
 @dataclass(frozen=True)
@@ -40,14 +42,28 @@ class States:
         after = self.before if after is None else after
         if (after.shape, after.dtype) != (final.shape, final.dtype):
             return after
-        fine = _near(self.before, after, (0.0, 0.0))
         tolerances = tolerance(str(after.dtype).removeprefix("torch."), STRICT_T)
-        for before, state, is_due in zip([self.before, *self.after], self.after, self.due, strict=False):
-            if is_due:
-                fine &= _near(before, state, (0.0, 0.0))
-            if state is not final:
-                fine |= _near(state, after, tolerances)
-        return torch.where(fine, final, after)
+        values = [value.reshape(-1) for value in (after, self.before, *self.after)]
+        parts = each_part(partial(_judged, self.due, tolerances), *values)
+        return torch.cat(parts).reshape(final.shape)
+
+
+def _judged(
+    due: list[bool],
+    tolerances: tuple[float, float],
+    _: int,
+    after: torch.Tensor,
+    before: torch.Tensor,
+    *states: torch.Tensor,
+) -> torch.Tensor:
+    """Answer States.judged for a part of the elements."""
+    fine = _near(before, after, (0.0, 0.0))
+    for earlier, state, is_due in zip((before, *states), states, due, strict=False):
+        if is_due:
+            fine &= _near(earlier, state, (0.0, 0.0))
+        if state is not states[-1]:
+            fine |= _near(state, after, tolerances)
+    return torch.where(fine, states[-1], after)
 
 
 def _near(state: torch.Tensor, after: torch.Tensor, tolerances: tuple[float, float]) -> torch.Tensor:

@@ -89,7 +89,7 @@ def held_bytes(device: str) -> int:
 
 
 def effort_of(config: EvaluatorConfig, dispatch: str, bar: float | None, graphs: int) -> Effort:
-    """The effort of one pair of workers: its part of the calls; in full on a GPU all of them.
+    """The effort of one pair of workers: its part of the calls and the time; on a GPU twice that.
 
     In a search it is half the time, and half the precision of the AS: each of n subgraphs is known less well
     by sqrt(n) than their mean. More than ENOUGH_GRAPHS share the time of so many.
@@ -104,7 +104,8 @@ def effort_of(config: EvaluatorConfig, dispatch: str, bar: float | None, graphs:
             most_trials=whole.most_trials // 2,
             patience=1,
         )
-    parts = 1 if config.device != "cpu" else pairs_of(config, dispatch, bar)
+    pairs = pairs_of(config, dispatch, bar)
+    parts = pairs if config.device == "cpu" else max(1, pairs // 2)
     return replace(
         whole,
         budget_s=whole.budget_s / parts,
