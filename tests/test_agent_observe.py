@@ -11,7 +11,6 @@ from passagent.agent.tool_specs import ToolAnswer
 from passagent.evaluator.result import Evaluation, GraphResult, Mismatch, Speedup, Violation, Worst
 from passagent.experience.diagnosis import excerpts, first_error
 from passagent.models.types import Message, assistant
-from passagent.view.evaluation import graph_table
 
 
 def graph(name: str, status: Any = "ok", dtype: str = "float32", **fields: Any) -> GraphResult:
@@ -50,17 +49,6 @@ def test_success_names_speedups_and_compares() -> None:
     assert "+11.8% against the parent's 1.2000" in text
     assert "-10.6% against the best so far, 1.5000" in text
     assert lines[-2:] == ["status: ok", "AS: 1.3416"]
-
-
-def test_a_speedup_that_goes_with_the_machines_pace_says_for_which_it_is_stated() -> None:
-    graphs = [fast("waits", 4.0, pace_ms=0.0853), fast("calls", 2.0)]
-    lines = observation(evaluation("ok", graphs, as_score=2.8), None, None).splitlines()
-    assert [line for line in lines if "stated for eager at 85.3 us" in line] == [
-        line for line in lines if "waits (" in line
-    ]
-    told = graph_table(evaluation("ok", graphs)).notes[-1]
-    assert told == "stated for the pace that the machine had at first: waits (eager 0.0853 ms)"
-    assert "stated for" not in str(graph_table(evaluation("ok", graphs[1:])))
 
 
 def test_a_mismatch_over_many_graphs_is_told_once() -> None:

@@ -254,8 +254,7 @@ def _row(speedup: Speedup, graph: GraphResult) -> str:
     times = f"{_us(graph.eager_ms)} -> {_us(graph.compiled_ms)} us"
     on_device = "" if speedup.device is None else f", kernels alone {speedup.device:.2f}x"
     noisy = ", unstable timing" if graph.unstable else ""
-    paced = f", stated for eager at {_us(graph.pace_ms)} us" if graph.pace_ms else ""
-    return f"  {speedup.e2e:.3f}x{interval}  {times}{on_device}{noisy}{paced}  {graph.name} ({graph.dtype})"
+    return f"  {speedup.e2e:.3f}x{interval}  {times}{on_device}{noisy}  {graph.name} ({graph.dtype})"
 
 
 def _us(milliseconds: float | None) -> str:

@@ -181,9 +181,6 @@ class GraphResult(BaseModel):
     eager_ms: float | None = None
     compiled_ms: float | None = None
     """`eager_ms / speedup.e2e`: both are by the estimator of the speedup."""
-    pace_ms: float | None = None
-    """`eager_ms`, where that is what eager takes at the pace that the speedup is stated for (pace.py); None
-    where the speedup does not go with the pace, or nothing was known of it yet."""
     eager_samples_ms: list[float] = Field(default_factory=list)
     """To four digits, as are those of the other side."""
     compiled_samples_ms: list[float] = Field(default_factory=list)

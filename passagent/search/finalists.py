@@ -256,7 +256,7 @@ def _pooled_graph(rounds: Sequence[GraphResult]) -> GraphResult:
     vs_reference = _pooled_speedup([graph.vs_reference for graph in rounds])
     eager_ms = score.geometric_mean(times) if all(times := [g.eager_ms or 0.0 for g in rounds]) else None
     compiled_ms = eager_ms / speedup.e2e if eager_ms and speedup else None
-    ms = {"eager_ms": eager_ms, "compiled_ms": compiled_ms, "pace_ms": worst.pace_ms and eager_ms}
+    ms = {"eager_ms": eager_ms, "compiled_ms": compiled_ms}
     counts = {"trials": sum(g.trials for g in rounds), "unstable": all(g.unstable for g in rounds)}
     names = ("eager_samples_ms", "compiled_samples_ms", "blocks", "pairs")
     samples: dict[str, Any] = {name: [] for name in names}

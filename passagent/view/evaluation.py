@@ -8,7 +8,7 @@ from passagent.view.text import TableData, by_column, interval, number
 
 GRAPH_FIELDS = {
     "name", "dtype", "status", "speedup", "vs_reference", "passes_from_t", "eager_ms", "compiled_ms",
-    "pace_ms", "unstable", "max_abs_diff", "matches",
+    "unstable", "max_abs_diff", "matches",
 }  # fmt: skip
 """The fields that `--json` has for each subgraph of a run's best node and of a benchmark."""
 
@@ -46,7 +46,7 @@ def evaluation_text(evaluation: Evaluation) -> str:
 
 
 def graph_table(evaluation: Evaluation) -> TableData:
-    """Return a row for each graph; the notes say what the figures are, and which are stated for a pace."""
+    """Return a row for each graph; the notes say what the figures are."""
     reference = {f">vs {evaluation.reference}": lambda graph: _shown(graph.vs_reference)}
     columns = {
         "graph": lambda graph: graph.name,
@@ -64,11 +64,6 @@ def graph_table(evaluation: Evaluation) -> TableData:
         notes.append(evaluation.protocol["estimator"])
     if (rounds := evaluation.protocol.get("rounds", 1)) > 1:
         notes.append(f"AS, speedups and times: geometric means over {rounds} rounds beside other finalists")
-    paced = [
-        f"{graph.name} (eager {number(graph.pace_ms, 4)} ms)" for graph in evaluation.graphs if graph.pace_ms
-    ]
-    if paced:
-        notes.append(f"stated for the pace that the machine had at first: {', '.join(paced)}")
     drop = ["matches", "max diff", "compiled ms", "eager ms", "dtype"]
     return TableData(*by_column(evaluation.graphs, columns), drop, notes=notes)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from passagent.config import EvaluatorConfig
@@ -28,13 +28,11 @@ from passagent.evaluator.judging.verdict import (
     why_beaten,
 )
 from passagent.evaluator.judging.workers import Workers
-from passagent.evaluator.reference import pace
 from passagent.evaluator.reference.baseline import Baseline
 from passagent.evaluator.reference.reference import Reference
 from passagent.evaluator.result import Candidate, GraphResult, Subject, Violation
 from passagent.evaluator.runner.endings import WorkerDied, WorkerTimeout, last_line
 from passagent.evaluator.timing import clocks
-from passagent.evaluator.timing.estimate import typical_ns
 from passagent.evaluator.timing.timing import TimedCallError, TimedPair, Timing, measure, together
 from passagent.sandbox import tools
 from passagent.tasks.reader import Subgraph, Task
@@ -86,7 +84,6 @@ class Judging:
         self._stop: Failed | None = None
         self._deaths = 0
         self._timings: dict[str, list[Timing]] = {}
-        self._paces: dict[str, float | None] = {}
         self._loaded: LoadedWorker | None = None
         self._done: list[LoadedWorker] = []
         self._eager: EagerWorker | None = None
@@ -132,7 +129,7 @@ class Judging:
                     self._guarded(subgraph, result, self._time)
             for result in self.graphs:
                 if result.passes_from_t is not None:
-                    fill_times(result, together(self._timings[result.name], self._paces.get(result.name)))
+                    fill_times(result, together(self._timings[result.name]))
             if pair >= _HELD_PAIRS:
                 self.workers.eager.end(pair)
         if self.config.reference != "eager":
@@ -254,10 +251,6 @@ class Judging:
             self._eager = self.workers.eager.replace(self._eager, self.task.key)
             self._time(self._ready(), subgraph, result, is_repeat=True)
             return
-        if reference.pace_ns is None:
-            eager_ns = typical_ns(timing.eager.counted)
-            reference.pace_ns = pace.keep(subgraph, self.config.device, self.dispatch, eager_ns)
-        self._paces[result.name] = reference.pace_ns
         self._timings.setdefault(result.name, []).append(timing)
 
     def _fault(self, reference: Reference, result: GraphResult, timing: Timing) -> Violation | None:
@@ -286,13 +279,10 @@ class Judging:
         if self._is_candidate:  # no more than eager's, whatever its worker says
             dispatches = min(dispatches, reference.dispatches)
         loaded.overhead_ns = reference.host_ns(dispatches)
-        # the pace is eager's
-        timed_reference = reference if self._eager.compiler is None else replace(reference, pace_ns=None)
         try:
             with self.workers.quiet, self._lease.exclusive() as share:
                 part = effort.effort_of(self.config, self.dispatch, self.bar, len(self.graphs))
-                checked = checks.verify, checks.surprise
-                timing = measure(TimedPair(loaded, self._eager, timed_reference, *checked, part, share))
+                timing = measure(TimedPair(loaded, self._eager, reference, checks.verify, part, share))
         except TimedCallError as failure:
             raise_for(failure.error)
             raise

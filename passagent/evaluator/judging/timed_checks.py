@@ -1,4 +1,4 @@
-"""Checks of a subject while it is timed: timed calls, audits, and calls on the other input sets."""
+"""Checks of a subject while it is timed, and at the end: an audit, and calls on the other input sets."""
 
 from __future__ import annotations
 
@@ -44,22 +44,16 @@ class TimedChecks:
         eager = self.baseline.again(self.reference, chosen, windows)
         self._judge(chosen, eager, outputs_of(self._outputs, kept_call, eager.states), windows)
 
-    def surprise(self) -> None:
-        """Judge a candidate in an audit, and on a set that is not timed in a call like the timed ones."""
-        if self.loaded.is_candidate:
-            chosen = secrets.randbelow(SETS)
-            (got,) = self.loaded.audited(self.reference, self._outputs, [chosen])
-            self._compare(chosen, got)
-            self._call(secrets.choice(self._untimed))
-
     def finish(self) -> None:
-        """Check every set that is not timed: a kernel may recognise audits, and be right only there."""
-        self.surprise()
-        for chosen in secrets.SystemRandom().sample(self._untimed, len(self._untimed)):
-            self._call(chosen)
+        """Judge a candidate in one more audit, and then on every set that is not timed.
 
-    def _call(self, chosen: int) -> None:
-        self._compare(chosen, self.loaded.as_timed(self.reference, self._outputs, chosen))
+        That is in calls like the timed ones: a kernel may recognise audits, and be right only there.
+        """
+        chosen = secrets.randbelow(SETS)
+        (got,) = self.loaded.audited(self.reference, self._outputs, [chosen])
+        self._compare(chosen, got)
+        for other in secrets.SystemRandom().sample(self._untimed, len(self._untimed)):
+            self._compare(other, self.loaded.as_timed(self.reference, self._outputs, other))
 
     def _compare(self, chosen: int, got: list[torch.Tensor]) -> None:
         if chosen < SETS:

@@ -101,7 +101,6 @@ def fill_times(result: GraphResult, timing: Timing) -> None:
     result.speedup = speedup_of(timing)
     result.eager_ms = timing.eager_ns / 1e6
     result.compiled_ms = result.eager_ms / timing.speedup
-    result.pace_ms = result.eager_ms if timing.is_paced else None
     result.eager_samples_ms = [_shown(n) for n in eager.e2e]
     result.compiled_samples_ms = [_shown(n) for n in compiled.e2e]
     result.blocks = [len(block) for block in compiled.blocks]

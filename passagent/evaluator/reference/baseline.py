@@ -23,7 +23,7 @@ from passagent.evaluator import captures
 from passagent.evaluator.correctness.inplace import States
 from passagent.evaluator.correctness.precision import Expected, Fact
 from passagent.evaluator.hardware.leases import DeviceLease
-from passagent.evaluator.reference import keeping, pace
+from passagent.evaluator.reference import keeping
 from passagent.evaluator.reference.drawing import (
     FOR_FAST,
     FOR_SMALL,
@@ -251,9 +251,8 @@ class Baseline:
             arena, sets = draw_sets(subgraph, wider, rotation, graph if is_special else None)
         drawn = (arena, [*sets.values()], [*sets])
         try:
-            pace_ns = pace.kept_ns(subgraph, self._config.device, dispatch)
             captured = (rotation, graph.nodes, graph.order)
-            reference = Reference(name, subgraph, dispatch, *drawn, *captured, pace_ns=pace_ns)
+            reference = Reference(name, subgraph, dispatch, *drawn, *captured)
             self._prepare(reference)
         except BaseException:
             arena.close()

@@ -22,7 +22,7 @@ UNUSED_S = 30 * 24 * 3600.0
 
 _BUILT = (
     *("cpp", "cuda", "triton", "launch", "replay", "standalone"),
-    *("graphs", "machine", "pace", "eager"),
+    *("graphs", "machine", "eager"),
 )
 
 

@@ -61,8 +61,6 @@ class Reference:
     """Bytes of outputs with memory of their own, each element that is not repeated once."""
     flops: int | None = None
     """The FLOPs of GraphResult."""
-    pace_ns: float | None = None
-    """Eager's time when it was first timed here (pace.py); None before that."""
     repeats: int = 0
     """Calls of the CUDA graph that timed calls replay (hostless.py); 0: they call the subgraph itself."""
     dispatches: float = 0.0

@@ -66,8 +66,6 @@ class Timing:
     """eager / compiled, end to end: see estimate.ratio."""
     eager_ns: float = math.nan
     """Eager's time, end to end, at which `speedup` was measured: compiled takes `eager_ns / speedup`."""
-    is_paced: bool = False
-    """The speedup goes with the pace of the machine: it is stated for the one at which eager takes that."""
     low: float = math.nan
     """Interval of the speedup (estimate.CONFIDENCE), and `high`."""
     high: float = math.nan

@@ -64,10 +64,6 @@ _AGAIN = 2
 _VERIFIED = 0.3
 """Share of the candidate's blocks of which one call's outputs are compared; of the first MIN_PAIRS one is in
 any case, as there are no more where calls are slow."""
-_AUDITED = 0.1
-"""Share of the blocks after which the candidate is audited."""
-_AUDITED_SERIES = 4
-"""One in so many series of groups is followed by an audit."""
 _GRACE_S = 10.0
 """How long eager's worker may take to notice that its partner is gone, s."""
 _ENDED_EARLY = Error(kind="runtime_error", message="timed calls ended early, without an answer")
@@ -91,8 +87,6 @@ class Side(Protocol):
 
 Verify = Callable[[int, Windows, Kept], None]
 """Judge a timed call: (input set, windows, what the worker kept of it)."""
-Surprise = Callable[[], None]
-"""Audit the candidate, between timed calls."""
 Share = Callable[[], float]
 """Let another program time, if one waits; for how long it did, s (DeviceLease.exclusive)."""
 
@@ -107,13 +101,12 @@ class TimedCallError(Exception):
 
 @dataclass(frozen=True)
 class TimedPair:
-    """Two workers that hold the subgraph of `reference`, and the checks and limits of their timing."""
+    """Two workers that hold the subgraph of `reference`, and the check and limits of their timing."""
 
     candidate: Side
     baseline: Side
     reference: Reference
     verify: Verify
-    surprise: Surprise
     effort: Effort
     share: Share = lambda: 0.0
     """Lets others time meanwhile, which is in no budget."""
@@ -122,7 +115,7 @@ class TimedPair:
 def measure(pair: TimedPair) -> Timing:
     """Time both workers of the pair.
 
-    Raises WorkerDied and WorkerTimeout of the candidate, TimedCallError, and what `verify` and `surprise` do.
+    Raises WorkerDied and WorkerTimeout of the candidate, TimedCallError, and what `verify` does.
     """
     candidate, baseline, reference, effort = pair.candidate, pair.baseline, pair.reference, pair.effort
     draw = Draw(reference.rotation)
@@ -143,8 +136,8 @@ def measure(pair: TimedPair) -> Timing:
         timing = _groups(pair, draw, per_call_s)
     timing.is_slow = per_call_s >= SLOW_S
     clocks.charge_copying(timing.eager, timing.compiled)
-    logs, line = _estimated(timing, reference.pace_ns)
-    timing.speedup, (timing.low, timing.high) = estimate.ratio(logs, line), estimate.interval(logs, line)
+    logs = estimate.log_ratios(timing.eager.counted, timing.compiled.counted)
+    timing.speedup, (timing.low, timing.high) = estimate.ratio(logs), estimate.interval(logs)
     timing.pairs = [len(logs)]
     in_place = bool(reference.mutated)
     if clocks.suspicious(timing.eager, timing.compiled, in_place):
@@ -194,8 +187,6 @@ def _blocks(pair: TimedPair, draw: Draw, per_call_s: float) -> Timing:
                 returned = answer.reply.returned
         if verified:
             pair.verify(chosen, windows[-1], returned)
-        if secrets.randbelow(1000) < 1000 * _AUDITED:
-            pair.surprise()
         if number + 1 >= fewest and (is_slow or _enough(timing, pair, begun)):
             return timing
         if shared := pair.share():
@@ -242,8 +233,6 @@ def _groups(pair: TimedPair, draw: Draw, per_call_s: float) -> Timing:
         checked = [(group, group.keep) for group in groups if group.keep is not None]
         for (group, (place, position)), kept_call in zip(checked, answer.reply.kept, strict=True):
             pair.verify(group.set, group.turns[place][position], kept_call)
-        if secrets.randbelow(_AUDITED_SERIES) == 0:
-            pair.surprise()
         if not is_warm:  # what is timed now may follow at once
             is_warm, begun = True, begun + time.monotonic() - series
             continue
@@ -303,22 +292,14 @@ def _enough(timing: Timing, pair: TimedPair, begun: float) -> bool:
         return True
     if budgets <= 1 and trials < effort.trials:
         return False
-    low, high = estimate.interval(*_estimated(timing, pair.reference.pace_ns))
+    low, high = estimate.interval(estimate.log_ratios(timing.eager.counted, timing.compiled.counted))
     return math.log(high / low) / 2 <= effort.interval * (1 if budgets <= 1 else WIDE)
 
 
-def _estimated(timing: Timing, pace_ns: float | None) -> tuple[estimate.Array, estimate.Line | None]:
-    """The blocks' ratios, and the line on which the one at that pace lies."""
-    eager, compiled = timing.eager.counted, timing.compiled.counted
-    logs = estimate.log_ratios(eager, compiled)
-    return logs, estimate.line(logs, eager, compiled, pace_ns)
-
-
-def together(timings: Sequence[Timing], pace_ns: float | None = None) -> Timing:
+def together(timings: Sequence[Timing]) -> Timing:
     """The measurements of several pairs of workers as one: their mean, in logarithms, and its interval.
 
-    Where the ratio goes with the pace, the one at `pace_ns`, by all blocks. The interval is wider by what
-    pairs with the same graphs differ by: repeating does not show it.
+    The interval is wider by what pairs with the same graphs differ by: repeating does not show it.
     """
     count = len(timings)
     whole = Timing()
@@ -328,22 +309,11 @@ def together(timings: Sequence[Timing], pace_ns: float | None = None) -> Timing:
             side.hidden += part.hidden
             side.device += part.device
         whole.pairs += timing.pairs
-    logs, line = _estimated(whole, pace_ns)
-    whole.eager_ns, whole.is_paced = estimate.typical_ns(whole.eager.blocks), line is not None
-    if line is not None:
-        whole.eager_ns = math.exp(line.eager)
-        centre, (low, high) = math.log(estimate.ratio(logs, line)), estimate.interval(logs, line)
-        down, up = centre - math.log(low), math.log(high) - centre
-    else:
-        centre = sum(math.log(timing.speedup) for timing in timings) / count
-        down, up = (
-            math.hypot(*(end(timing) for timing in timings)) / count
-            for end in (
-                lambda timing: math.log(timing.speedup / timing.low),
-                lambda timing: math.log(timing.high / timing.speedup),
-            )
-        )
-    down, up = (math.hypot(end, 1.96 * BETWEEN_WORKERS / math.sqrt(count)) for end in (down, up))
+    whole.eager_ns = estimate.typical_ns(whole.eager.blocks)
+    centre = sum(math.log(timing.speedup) for timing in timings) / count
+    between = 1.96 * BETWEEN_WORKERS / math.sqrt(count)
+    down = math.hypot(*(math.log(timing.speedup / timing.low) / count for timing in timings), between)
+    up = math.hypot(*(math.log(timing.high / timing.speedup) / count for timing in timings), between)
     whole.speedup, whole.low, whole.high = (math.exp(x) for x in (centre, centre - down, centre + up))
     whole.unstable = (down + up) / 2 > UNSTABLE
     return whole
