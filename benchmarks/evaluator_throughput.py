@@ -22,6 +22,7 @@ import argparse
 import json
 import os
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -34,6 +35,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from evaluator_repeatability import SEED, Budget, expert_candidates, keep
 
 from passagent.config import EvaluatorConfig
@@ -171,7 +173,9 @@ def compare(args: argparse.Namespace, budget: Budget, caches: Path, data: dict[s
     (first,) = expert_candidates(warm, args.device, 1)
     data["cold_rival"] = rival(warm.subgraphs[0], first, args.device, caches)
     started = time.monotonic()
-    with Referee(EvaluatorConfig(device=args.device)) as referee:
+    torch.set_num_threads(1)  # as in a referee's own process
+    config = EvaluatorConfig(device=args.device, dispatch=args.dispatch, reference=args.reference)
+    with Referee(config) as referee:
         data["cold_ours"] = ours(referee, warm, first) | {"seconds": time.monotonic() - started}
         for path in args.tasks:
             task = load_task(path)
@@ -232,6 +236,9 @@ def tables(data: dict[str, Any]) -> list[str]:
             f"{found['processes']:>6} {found['ratio']:>7.1f} {found['ratio_without']:>24.1f}"
         )
     seconds = [data[name]["seconds"] for name in ("cold_ours", "cold_rival")]
+    for name in ("first candidate of a task", "later candidates"):
+        if took := [r["ours"]["seconds"] for r in kinds[name]]:
+            lines.append(f"{name}: {statistics.median(took):.2f} s in the median of {len(took)}")
     lines.append(f"starting up: ours {seconds[0]:.1f} s, a process {seconds[1]:.1f} s")
     for r in left_out:
         lines.append(f"left out: {r['task']}: {r['ours']['status']}: {r['ours']['error']}")
@@ -278,6 +285,8 @@ def main() -> None:
     )
     parser.add_argument("tasks", nargs="+", type=Path)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dispatch", default="direct", help="ours; a process calls as `direct` does")
+    parser.add_argument("--reference", default="eager", help="what ours are timed beside, too: inductor")
     parser.add_argument("--candidates", type=int, default=3, help="of each task")
     parser.add_argument("--subgraphs", type=int, default=6, help="of each task, at most")
     parser.add_argument("--processes", type=int, default=1, help="the rival's, of each candidate")

@@ -103,6 +103,7 @@ def effort_of(config: EvaluatorConfig, dispatch: str, bar: float | None, graphs:
             trials=whole.trials // 2,
             most_trials=whole.most_trials // 2,
             patience=1,
+            is_brief=True,
         )
     pairs = pairs_of(config, dispatch, bar)
     parts = pairs if config.device == "cpu" else max(1, pairs // 2)

@@ -156,8 +156,10 @@ class Referee:
         check_gpu_room(task, self.config.device)
 
     def _prepare_workers(self, dispatch: str, subject: Subject) -> None:
-        if dispatch == "dynamo" or is_compiled(subject) or is_compiled(self.config.reference):
+        if dispatch == "dynamo":
             self.workers.server.load_dynamo(compiler=True)
+        if is_compiled(subject) or is_compiled(self.config.reference):
+            self.workers.begin_compilers()
         self.workers.prepare()
 
 

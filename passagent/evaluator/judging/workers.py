@@ -15,6 +15,7 @@ from passagent.evaluator.result import Subject
 from passagent.evaluator.runner.process import Worker, WorkerServer, answered
 from passagent.evaluator.runner.thread_worker import ThreadServer
 from passagent.evaluator.runner.worker_messages import Prepare
+from passagent.evaluator.runner.worker_process import compilers_server
 from passagent.kernels import build
 from passagent.sandbox.cache import cache_dir
 from passagent.sandbox.child import ForkServer
@@ -38,6 +39,7 @@ class Workers:
             if config.isolation == "in-process"
             else WorkerServer(server, lease)
         )
+        self._compilers: ForkServer | None = None
         self.quiet = threading.Lock()
         self.spares: deque[Future[Worker]] = deque()
         self.eager = EagerWorkers(self._spare, config)
@@ -52,12 +54,22 @@ class Workers:
         while len(self.spares) < SPARES:
             self.spares.append(self._ahead.submit(self._fork_in_quiet))
 
+    def begin_compilers(self) -> None:
+        """Start the process of compilers' workers, unless it runs: what it imports takes seconds."""
+        if isinstance(self.server, ThreadServer):
+            self.server.load_dynamo(compiler=True)
+        elif self._compilers is None:
+            threads = worker_threads(self._config.threads)
+            self._compilers = compilers_server(self._config.device, threads)
+
     def take(self, subject: Subject) -> Worker:
         """A worker for `subject`, a spare one unless it is a compiler."""
         if is_compiled(subject):
             compiled = cache_dir() / "inductor"
             compiled.mkdir(parents=True, exist_ok=True)
-            return self.server.fork(None, sandboxed=False, compiled=compiled)
+            self.begin_compilers()
+            server = self.server if self._compilers is None else WorkerServer(self._compilers, self._lease)
+            return server.fork(None, sandboxed=False, compiled=compiled)
         return self._spare()
 
     def end(self, worker: Worker) -> None:
@@ -75,6 +87,8 @@ class Workers:
         self.eager.close()
         self.compiled.close()
         self.server.close()
+        if self._compilers is not None:
+            self._compilers.end()
 
     def _prepare_headers(self) -> None:
         with self._lease.host():

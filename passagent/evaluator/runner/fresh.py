@@ -37,8 +37,6 @@ _LARGEST = 1e30
 _BESIDE = 1 << 32
 PIECE = 1 << 24
 """Elements that are compared at a time."""
-_ALIGNMENT = 512
-"""Bytes at whose multiples torch's allocator on a GPU places tensors."""
 
 Windows = list[int]
 """For each input of a subgraph the element at which its window starts, and _BESIDE times 1 + the one at which
@@ -178,49 +176,53 @@ def refresher(live: list[Any], reservoirs: list[Any], which: Sequence[int]) -> R
 
 
 class Slots:
-    """Inputs of each of several calls that are made at once: the live ones, and rows of a stack for each."""
+    """Inputs of each of several calls that are made at once: the live ones, and tensors like them."""
 
     def __init__(self, live: list[Any], count: int, draw: Draw) -> None:
-        self.stacks = {i: _stack(value, count - 1) for i, value in enumerate(live) if _is_filled(value)}
-        self._draw, self._count = draw, count
-        self.inputs = [live]
-        for row in range(count - 1):
-            rows = {i: stack[row].view(live[i].shape) for i, stack in self.stacks.items()}
-            self.inputs.append([rows.get(i, value) for i, value in enumerate(live)])
+        alike = [[_like(value) for value in live] for _ in range(count - 1)]
+        self.inputs, self._draw = [live, *alike], draw
 
     def fill_alike(self) -> None:
-        """Give every row what the live input holds."""
-        for i, stack in self.stacks.items():
-            _as_integers(stack).copy_(_as_integers(self.inputs[0][i].reshape(1, -1)))
+        """Give every slot what the live inputs hold."""
+        for i, value in enumerate(self.inputs[0]):
+            if _is_filled(value):
+                rest = self._bits_of(i)
+                torch._foreach_copy_(rest, [_as_integers(value).reshape(-1)] * len(rest))
 
     def refresher(self, reservoirs: list[Any], which: Sequence[int]) -> Callable[[], None]:
         """A function that puts windows of their own into every slot's inputs `which`.
 
-        The rows take a launch for an input, and two more if it is mixed: a view of a reservoir has all its
-        windows as rows, which overlap.
+        An input takes two launches for all slots, and two more if it is mixed: a view of a reservoir has all
+        its windows as rows, which overlap; those that are drawn are put in a row each, and copied from there.
         """
-        refresh = refresher(self.inputs[0], reservoirs, which)
-        stacks = {i: self.stacks[i] for i in which if i in self.stacks}
-        rows = {i: reservoirs[i].unfold(0, stack.shape[1], 1) for i, stack in stacks.items()}
+        live = self.inputs[0]
+        refresh, filled = refresher(live, reservoirs, which), [i for i in which if _is_filled(live[i])]
+        windows_of = {i: reservoirs[i].unfold(0, live[i].numel(), 1) for i in filled}
+        shape = {i: (len(self.inputs) - 1, live[i].numel()) for i in filled}
+        drawn = {i: torch.empty(shape[i], dtype=live[i].dtype, device=live[i].device) for i in filled}
+        pairs = {i: (self._bits_of(i), list(_as_integers(drawn[i]).unbind())) for i in filled}
 
         def refresh_slots() -> None:
-            windows = self._draw.several(self._count)
+            windows = self._draw.several(len(self.inputs))
             refresh(windows[:, 0].tolist())
             partners, starts = np.divmod(windows[:, 1:], _BESIDE)
-            for i, stack in stacks.items():
-                first = torch.from_numpy(starts[i]).to(stack.device, non_blocking=True)
-                torch.index_select(rows[i], 0, first, out=stack)
+            for i, rows in drawn.items():
+                first = torch.from_numpy(starts[i]).to(rows.device, non_blocking=True)
+                torch.index_select(windows_of[i], 0, first, out=rows)
                 if partners[i, 0]:
-                    other = torch.from_numpy(partners[i] - 1).to(stack.device, non_blocking=True)
-                    stack.lerp_(rows[i].index_select(0, other), MIX)
+                    other = torch.from_numpy(partners[i] - 1).to(rows.device, non_blocking=True)
+                    rows.lerp_(windows_of[i].index_select(0, other), MIX)
+                torch._foreach_copy_(*pairs[i])
 
         return refresh_slots
 
+    def _bits_of(self, position: int) -> list[torch.Tensor]:
+        """The memory of an input in all slots but the first, flat, as integers."""
+        return [_as_integers(inputs[position]).reshape(-1) for inputs in self.inputs[1:]]
 
-def _stack(like: torch.Tensor, count: int) -> torch.Tensor:
-    """Memory for the elements of so many tensors, (count, elements), each aligned like an allocation."""
-    step = -(-like.nbytes // _ALIGNMENT) * _ALIGNMENT // like.itemsize
-    return torch.empty(count, step, dtype=like.dtype, device=like.device)[:, : like.numel()]
+
+def _like(value: Any) -> Any:
+    return torch.empty_like(value) if isinstance(value, torch.Tensor) else value
 
 
 def _is_filled(value: Any) -> bool:

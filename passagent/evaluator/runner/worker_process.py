@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 from passagent.plan.recorder_process import RECORDING
@@ -15,6 +16,21 @@ CAPTURES = f"{__name__}:capture_once"
 def fork_server(device: str, threads: int) -> ForkServer:
     """Start the process and do not wait until it has imported torch. Raises InfrastructureError."""
     return ForkServer("the evaluator's fork server", WORKER, RECORDING, threads=threads, device=device)
+
+
+def compilers_server(device: str, threads: int) -> ForkServer:
+    """Start the process that workers of compilers are forked from, and do not wait until it has imported
+    Dynamo and TorchInductor. Raises InfrastructureError.
+    """
+    return ForkServer(
+        "the compilers' fork server", WORKER, _compiling(device), threads=threads, device=device
+    )
+
+
+def _compiling(device: str) -> Work:
+    """A worker that compiles. A capture asks for the devices; who asked for a GPU cannot be forked."""
+    captures = [CAPTURES] if device == "cpu" else []
+    return replace(WORKER, needs=("passagent.tasks.capture", *captures, "torch._inductor.compile_fx"))
 
 
 def capture_once() -> None:

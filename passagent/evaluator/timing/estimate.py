@@ -28,6 +28,8 @@ class Effort:
     interval: float = INTERVAL
     patience: int = PATIENCE
     """Budgets that the timing may take on a GPU."""
+    is_brief: bool = False
+    """Turns on a GPU are as short as they may be: a search's."""
 
 
 CONFIDENCE = 0.95

@@ -213,7 +213,9 @@ def _groups(pair: TimedPair, draw: Draw, per_call_s: float) -> Timing:
     timing, begun = _begin(pair), time.monotonic()
     is_warm = per_call_s >= turns.LONG_CALL_S
     is_slow = per_call_s >= SLOW_S
-    in_budget = turns.groups_in(pair.effort.budget_s / 2, per_call_s, reference.repeats)
+    is_brief = pair.effort.is_brief and reference.repeats > 1
+    in_budget = turns.groups_in(pair.effort.budget_s / 2, per_call_s, is_brief)
+    lengths = turns.lengths(per_call_s, is_brief)
     most = _fewest(per_call_s, reference) if is_slow else in_budget
     cores: list[int] = []
     while True:
@@ -228,7 +230,7 @@ def _groups(pair: TimedPair, draw: Draw, per_call_s: float) -> Timing:
                 cores = sorted(os.sched_getaffinity(0))
                 secrets.SystemRandom().shuffle(cores)
             is_verified = number in verified
-            groups.append(turns.group(draw, reference, per_call_s, cores.pop(), is_verified))
+            groups.append(turns.group(draw, reference, lengths, cores.pop(), is_verified))
         answer = _in_turn(pair, groups, timing if is_warm else Timing())
         checked = [(group, group.keep) for group in groups if group.keep is not None]
         for (group, (place, position)), kept_call in zip(checked, answer.reply.kept, strict=True):

@@ -12,11 +12,11 @@ from passagent.evaluator.score import SETS
 TURNS = 4
 """Turns of either side on one core, before the workers move to another: an even number."""
 MEASURED = 6
-"""Calls of a turn that are measured; of CUDA graphs, which hold many, one."""
+"""Calls of a turn that are measured; of brief turns one."""
 COLD = 1
 """Calls of a turn that are not: the first finds the caches as the other side left them."""
 COLDER = 3
-"""The unmeasured calls of the first turn on a core; of CUDA graphs COLD."""
+"""The unmeasured calls of the first turn on a core; of brief turns COLD."""
 LONG_CALL_S = 0.001
 """From here on caches do not matter, and a turn is one call."""
 SERIES = 16
@@ -33,29 +33,35 @@ REFRESH_S = 0.0001
 """About the time of giving the inputs new values before a call, s."""
 
 
-def groups_in(seconds: float, per_call_s: float, repeats: int) -> int:
+def groups_in(seconds: float, per_call_s: float, is_brief: bool) -> int:
     """How many groups of both sides' calls fit into a time, FEWEST to SERIES."""
-    counts, _ = lengths(per_call_s, repeats)
+    counts, _ = lengths(per_call_s, is_brief)
     group_s = 2 * sum(counts) * (per_call_s + REFRESH_S)
     return max(FEWEST, min(SERIES, int(seconds / group_s)))
 
 
-def lengths(per_call_s: float, repeats: int) -> tuple[list[int], list[int]]:
+def lengths(per_call_s: float, is_brief: bool) -> tuple[list[int], list[int]]:
     """The calls of a side's turns on one core, and how many of them go unmeasured.
 
-    `repeats`: a call is the replay of so many, or 0.
+    Turns may be brief where a call is the replay of many: what it finds in caches matters less.
     """
     if per_call_s < LONG_CALL_S:
-        colder, measured = (COLDER, MEASURED) if repeats <= 1 else (COLD, 1)
+        colder, measured = (COLDER, MEASURED) if not is_brief else (COLD, 1)
         skips = [colder] + [COLD] * (TURNS - 1)
         return [skip + measured for skip in skips], skips
     count = max(2, min(TURNS, 2 * round(BLOCK_S / per_call_s / 2))) if per_call_s < 10 * BLOCK_S else 1
     return [1] * count, [0] * count
 
 
-def group(draw: Draw, reference: Reference, per_call_s: float, core: int, is_verified: bool) -> Turns:
+def group(
+    draw: Draw,
+    reference: Reference,
+    lengths_of_turns: tuple[list[int], list[int]],
+    core: int,
+    is_verified: bool,
+) -> Turns:
     """The calls of either side on one core: the windows of its turns, and how many go unmeasured."""
-    counts, skips = lengths(per_call_s, reference.repeats)
+    counts, skips = [*lengths_of_turns[0]], lengths_of_turns[1]
     keep = None
     if is_verified:
         place = secrets.randbelow(len(counts))
