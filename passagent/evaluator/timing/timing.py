@@ -209,7 +209,8 @@ def _block_length(per_call_s: float) -> int:
 
 def _groups(pair: TimedPair, draw: Draw, per_call_s: float) -> Timing:
     reference = pair.reference
-    # Young processes are slower at first, and after others: where calls are short, a short series warms up.
+    # Young processes are slower at first, and after others: where calls are short, a short series warms up,
+    # whose times do not count and whose outputs nobody looks at.
     timing, begun = _begin(pair), time.monotonic()
     is_warm = per_call_s >= turns.LONG_CALL_S
     is_slow = per_call_s >= SLOW_S
@@ -224,7 +225,7 @@ def _groups(pair: TimedPair, draw: Draw, per_call_s: float) -> Timing:
         count = most - secrets.randbelow(most // 2)
         if not is_warm:
             count = min(count, turns.WARMING)
-        verified = secrets.SystemRandom().sample(range(count), turns.KEPT)
+        verified = secrets.SystemRandom().sample(range(count), turns.KEPT if is_warm else 0)
         for number in range(count):
             if not cores:
                 cores = sorted(os.sched_getaffinity(0))
