@@ -74,7 +74,8 @@ def task(tmp_path):
 @pytest.fixture(autouse=True)
 def _closed():
     yield
-    reward.close_all()
+    while reward._open:
+        reward._open.popitem()[1].close()
 
 
 @pytest.fixture

@@ -114,22 +114,15 @@ _guard = threading.Lock()
 
 
 def shared(config: EvaluatorConfig, runs_dir: str | None) -> SharedEvaluator:
-    """Return this process's evaluator with these settings, made when first asked for. Raises UsageError."""
+    """Return this process's evaluator with these settings, made when first asked for. Raises UsageError.
+
+    Nobody ends it: its processes see their sockets close when this one ends, and end, too.
+    """
     key = config.model_dump_json(), runs_dir
     with _guard:
         if key not in _open:
             _open[key] = SharedEvaluator(config, runs_dir)
         return _open[key]
-
-
-def close_all() -> None:
-    """End every shared evaluator of this process; the next episode makes a new one.
-
-    A process that just ends need not call it: the owners see their sockets close and end, too.
-    """
-    with _guard:
-        while _open:
-            _open.popitem()[1].close()
 
 
 def write_reward(
