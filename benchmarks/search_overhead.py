@@ -133,14 +133,13 @@ def search_part(args: argparse.Namespace) -> dict[str, Any]:
         if isinstance(event, EpisodeBegun | EpisodeContinued) and not first:
             first.append(time.perf_counter())
 
-    async def run_claimed(*given: Any) -> Any:
-        done = await run_episode(*given)
+    async def expand(*given: Any) -> None:
+        await run_episode(*given)
         marks.append((time.perf_counter(), time.process_time()))
         if args.kill and len(marks) == args.kill:
             os.kill(os.getpid(), signal.SIGKILL)
-        return done
 
-    run_episode, controller.run_claimed = controller.run_claimed, run_claimed
+    run_episode, controller.expand = controller.expand, expand
     times: dict[str, float] = {}
     session = open_run(args, times, on_event)
     begun, memory = time.perf_counter(), rss()

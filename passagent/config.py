@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.functional_validators import AfterValidator, field_validator, model_validator
 
@@ -303,13 +302,7 @@ def load_config(preset_or_file: str | None = None, overrides: dict[str, Any] | N
         path = Path(name)
         if not path.is_file():
             raise UsageError(f"--config {name}: no such preset or file{nearest(name, presets())}")
-    try:
-        data = yaml.safe_load(path.read_text()) or {}
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        reason = getattr(error, "problem", None) or getattr(error, "context", None) or str(error)
-        where = f", line {mark.line + 1}" if mark else ""
-        raise UsageError(f"{path}{where}: not valid YAML: {reason.splitlines()[0]}") from error
+    data = resources.read_yaml(path) or {}
     if not isinstance(data, dict):
         raise UsageError(f"{path}: must be a mapping of sections ({', '.join(Config.model_fields)})")
     config = validate(data, str(path))

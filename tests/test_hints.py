@@ -129,5 +129,5 @@ def test_a_broken_library_is_one_clear_line(text, message, monkeypatch, tmp_path
     monkeypatch.setenv("PASSAGENT_RESOURCES", str(tmp_path))
     with pytest.raises(UsageError, match=message) as caught:
         load_hints()
-    assert str(caught.value).startswith(f"{tmp_path}/knowledge/hints.yaml: ")
+    assert str(caught.value).startswith(f"{tmp_path}/knowledge/hints.yaml")
     assert "\n" not in str(caught.value)

@@ -22,6 +22,7 @@ from passagent.config import load_config
 from passagent.data.rl import PassEnv, harbor, reward
 from passagent.data.rl.reward import FLOOR, reward_of, step_of
 from passagent.errors import InfrastructureError, TaskError, UsageError
+from passagent.evaluator.fleet import opening
 from passagent.evaluator.result import MANIFEST, Evaluation, Measured, Violation
 from passagent.evaluator.service.pool import SubjectLost
 from passagent.tasks import load_task
@@ -73,12 +74,13 @@ def task(tmp_path):
 @pytest.fixture(autouse=True)
 def _closed():
     yield
-    reward.close_all()
+    while reward._open:
+        reward._open.popitem()[1].close()
 
 
 @pytest.fixture
 def answers(monkeypatch):
-    monkeypatch.setattr(reward, "open_pool", Pool)
+    monkeypatch.setattr(opening, "open_pool", Pool)
     Pool.answers, Pool.asked, Pool.made = [], 0, 0
     return Pool.answers
 

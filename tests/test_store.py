@@ -25,7 +25,6 @@ from passagent.store import (
     runs,
 )
 from passagent.store.database import SCHEMA
-from passagent.store.nodes import Proposal
 
 DOCS = Path(__file__).parents[1] / "docs" / "database.md"
 
@@ -52,7 +51,8 @@ def add_node(
     if episode is None:
         episode = episodes.next_episode(store, run, island)
     files = files or {"a.py": f"{score} {status} {episode.id} {call}"}
-    node = nodes.propose(store, episode, call, Proposal(files, "a note"), parent)
+    node = nodes.propose(store, episode, call, files, "a note", str(sorted(files.items())))
+    store.update("nodes", node.id, parent_id=parent)
     result = {"evaluator_version": "v", "status": status, "as_score": score, "seconds": 0.5}
     result |= {"graphs": [], "plans": plans}
     evaluation = evaluations.add_evaluation(
@@ -131,16 +131,17 @@ def test_node_round_trip(store):
     run = make_run(store)
     episode = episodes.next_episode(store, run, 0)
     texts = {"b.py": "x = 'ä'\n", "a.json": "[]"}
-    node = nodes.propose(store, episode, "call", Proposal(texts, "note"), None)
+    node = nodes.propose(store, episode, "call", texts, "note", "one")
     assert (node.state, node.status, nodes.get_files(store, node)) == ("proposed", None, texts)
     nodes.start(store, node.id)
     assert [n.state for n in nodes.unfinished(store, run.id)] == ["evaluating"]
-    assert nodes.propose(store, episode, "call", Proposal(texts, "note"), None).id == node.id
-    other = nodes.propose(store, episode, "call", Proposal({"a.py": "other"}, "note"), node.id)
+    assert nodes.propose(store, episode, "call", texts, "note", "one").id == node.id
+    other = nodes.propose(store, episode, "call", {"a.py": "other"}, "note", "other")
     assert other.id != node.id
     assert other.call_id == "call#2"
-    again = nodes.propose(store, episode, "call 3", Proposal(texts, "note"), other.id)
+    again = nodes.propose(store, episode, "call 3", texts, "note", "one")
     assert again.repeat_of == node.id
+    assert (node.parent_id, other.parent_id, again.parent_id) == (None, None, other.id)
     with pytest.raises(sqlite3.IntegrityError):  # one node for a call, whatever the code above it does
         store.execute(
             "INSERT INTO nodes (run_id, island, episode_id, call_id, state, note, candidate_key, number, "

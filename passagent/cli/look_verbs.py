@@ -169,12 +169,9 @@ def _task(name: str) -> Output:
     task = load_task(locate(name))
     graphs = list[dict[str, Any]]()
     for graph in task.subgraphs:
-        facts_file = graph.path / "graph_net.json"
-        facts = json_text.loads(facts_file.read_text(encoding="utf-8")) if facts_file.is_file() else {}
         inputs = [f"{meta.name} {meta.dtype}{list(meta.shape)}" for meta in graph.inputs]
-        graphs.append({
-            "name": graph.name, "inputs": inputs, "origin": facts.get("origin"), "sizes": facts.get("sizes")
-        })  # fmt: skip
+        origin, sizes = graph.facts.get("origin"), graph.facts.get("sizes")
+        graphs.append({"name": graph.name, "inputs": inputs, "origin": origin, "sizes": sizes})
     lines = [f"{task.name} ({task.path}): {', '.join(task.operators)}\n{task.subgraphs[0].source}"]
     for row in graphs:
         lines.append(f"{row['name']}: {', '.join(row['inputs'])}")

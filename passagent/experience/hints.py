@@ -9,9 +9,8 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from statistics import fmean
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
 from passagent.errors import UsageError, nearest
@@ -111,11 +110,9 @@ class Uplift(NamedTuple):
 def load_hints() -> list[Hint]:
     """Read the library `knowledge/hints.yaml`. Raises UsageError naming file, hint and field."""
     where = resources.find(HINTS)
+    entries = resources.read_yaml(where)
     try:
-        entries: Any = yaml.safe_load(where.read_text(encoding="utf-8"))
         hints = TypeAdapter(list[Hint]).validate_python(entries)
-    except yaml.YAMLError as error:
-        raise UsageError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from error
     except ValidationError as error:
         first = error.errors()[0]
         number, *field = first["loc"] or (0,)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from passagent.config import ModelConfig
@@ -70,9 +69,7 @@ def read_prices() -> tuple[str, dict[str, Price]]:
     """
     path = resources.find("configs/prices.yaml")
     try:
-        file = _PriceFile.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: not valid YAML: {str(error).splitlines()[0]}") from error
+        file = _PriceFile.model_validate(resources.read_yaml(path))
     except ValidationError as error:
         first = error.errors()[0]
         raise UsageError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg'].lower()}") from error

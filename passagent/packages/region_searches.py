@@ -21,7 +21,7 @@ from passagent.evaluator.result import Candidate
 from passagent.packages.optimized import FAILED, RegionOutcome
 from passagent.search import setup
 from passagent.search.setup import Parts
-from passagent.search.thread import Stoppable
+from passagent.search.thread import Stoppable, side_by_side
 from passagent.store import Store, runs
 from passagent.store.database import DATABASE
 from passagent.store.events import Event, Judged
@@ -115,12 +115,9 @@ class RegionSearches:
                     raise
                 self.stop("the time is over")
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(at_once(self.config)):
-                    group.create_task(search_until_the_deadline())
-        except* (UsageError, MachineFault) as errors:
-            raise errors.exceptions[0] from None
+        searches = (search_until_the_deadline() for _ in range(at_once(self.config)))
+        async with side_by_side(*searches) as under_way:
+            await asyncio.gather(*under_way)
 
     def _spent(self) -> str | None:
         """Why no further search may begin: the runs together took the tokens or the money of one."""

@@ -24,8 +24,7 @@ from passagent.errors import PassagentError
 from passagent.evaluator.matching.effects import Memory, is_pure, is_random, written
 from passagent.evaluator.matching.matcher import Match
 from passagent.evaluator.matching.rewrite import PlannedPass, replace_match
-from passagent.packages.known_values import known_values
-from passagent.packages.prepared import Prepared, extract_module
+from passagent.packages.prepared import Prepared, extract_module, known_values
 from passagent.passes import Rewrite
 from passagent.tasks.extract.structural_hash import closure
 

@@ -57,12 +57,9 @@ def submitter(session: Session, episode: Episode) -> Callable[[dict[str, str], s
 
 
 def propose(store: Store, episode: Episode, files: dict[str, str], call_id: str) -> Node:
-    """The node of a call: made from the one before it in its episode, the first from the episode's parent."""
-    proposal = nodes.Proposal(files, note_of(files), canonical_key(files, Candidate(files).key))
-    with store.transaction():
-        earlier = [node for node in nodes.of_episode(store, episode.id) if node.call_id != call_id]
-        parent_id = earlier[-1].id if earlier else episode.parent_id
-        return nodes.propose(store, episode, call_id, proposal, parent_id)
+    """Return the node of a call, with what its files say of themselves."""
+    program = canonical_key(files, Candidate(files).key)
+    return nodes.propose(store, episode, call_id, files, note_of(files), program)
 
 
 def tell(store: Store, node: Node, files: dict[str, str], evaluation: Evaluation | None = None) -> str:

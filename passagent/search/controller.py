@@ -22,6 +22,7 @@ from passagent.search.expansion import conclude, expand
 from passagent.search.remeasure import confirm, environment_of, measure_again
 from passagent.search.run_models import distil, distil_rest
 from passagent.search.session import EXPERT, Session, Stopping
+from passagent.search.thread import side_by_side
 from passagent.store import SEEDS, episodes, nodes, runs, sessions
 from passagent.store.sessions import driven
 
@@ -63,8 +64,7 @@ async def search(session: Session) -> None:
 
 async def _watched(session: Session) -> None:
     """Do the session's work with an eye on a person's wishes and on the time, at whose end it is cut."""
-    work, watch = asyncio.create_task(_work(session)), asyncio.create_task(watch_run(session))
-    try:
+    async with side_by_side(_work(session), watch_run(session)) as (work, watch):
         while not (work.done() or watch.done()) and (left_s := session.left_s) > 0:
             await asyncio.wait(
                 {work, watch}, timeout=min(left_s, POLL_S), return_when=asyncio.FIRST_COMPLETED
@@ -78,10 +78,6 @@ async def _watched(session: Session) -> None:
             await asyncio.gather(work, return_exceptions=True)
             raise error
         await work
-    finally:
-        for task in (work, watch):
-            task.cancel()
-        await asyncio.gather(work, watch, return_exceptions=True)
 
 
 async def _work(session: Session) -> None:
@@ -99,9 +95,8 @@ async def _work(session: Session) -> None:
 
 async def _islands(session: Session) -> None:
     """Run every island; the first error stops the others at their next safe place."""
-    islands = [asyncio.create_task(_island(session, island)) for island in range(session.run.islands)]
     first: BaseException | None = None
-    try:
+    async with side_by_side(*(_island(session, island) for island in range(session.run.islands))) as islands:
         for task in asyncio.as_completed(islands):
             try:
                 await task
@@ -110,10 +105,6 @@ async def _islands(session: Session) -> None:
                 session.stop(f"an error: {error}")
         if first is not None:
             raise first
-    finally:
-        for island in islands:
-            island.cancel()
-        await asyncio.gather(*islands, return_exceptions=True)
 
 
 async def _island(session: Session, island: int) -> None:

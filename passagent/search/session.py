@@ -24,6 +24,7 @@ from passagent.models.types import Model
 from passagent.search.islands import expected_per_hour
 from passagent.search.run_memory import Memory
 from passagent.search.stop import Progress, Want, lack, left, rules_of, total
+from passagent.search.thread import side_by_side
 from passagent.store import SEEDS, Run, Store, runs
 from passagent.store.timeline import Follower
 from passagent.tasks import Task
@@ -215,16 +216,11 @@ class Session:
 
         Only for work that costs nothing to do again, such as an evaluation, which may wait for a device.
         """
-        task, stop = asyncio.create_task(work), asyncio.create_task(self._grace())
-        try:
+        async with side_by_side(work) as [task], side_by_side(self._grace()) as [stop]:
             await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 return task.result()
             raise Stopping(self.stop_reason)
-        finally:
-            for awaited in (task, stop):
-                awaited.cancel()
-            await asyncio.gather(task, stop, return_exceptions=True)
 
     async def _grace(self) -> None:
         await self.interrupted.wait()

@@ -1,18 +1,30 @@
-"""An event loop on a thread of its own, and a search on it, for callers that are not asyncio's.
+"""Work side by side in asyncio, and an event loop on a thread of its own for callers that are not asyncio's.
 
-It works in a script, in a thread, and in a notebook, whose own loop is running.
+The thread works in a script, in another thread, and in a notebook, whose own loop is running.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import CancelledError, Future
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
+
+
+@asynccontextmanager
+async def side_by_side(*work: Coroutine[Any, Any, T]) -> AsyncIterator[list[asyncio.Task[T]]]:
+    """Yield the tasks that do the work; what goes on at the end of the block is cancelled and waited for."""
+    tasks = [asyncio.create_task(each) for each in work]
+    try:
+        yield tasks
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class LoopThread:

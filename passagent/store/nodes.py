@@ -90,23 +90,16 @@ UNTIMED = -1.0
 """Stands for the AS of a correct node that was not timed: every timed one is better."""
 
 
-@dataclass(frozen=True)
-class Proposal:
-    """Files that become a node."""
-
-    files: dict[str, str]
-    note: str
-    canonical_key: str | None = None
-    """None: only equal files count as the same program."""
-
-
-def propose(store: Store, episode: Episode, call_id: str, proposal: Proposal, parent_id: int | None) -> Node:
+def propose(
+    store: Store, episode: Episode, call_id: str, files: dict[str, str], note: str, program: str
+) -> Node:
     """The node of this tool call: made as `proposed`, or the one that an earlier try of the call made.
 
-    A call id that some servers give to every call is made distinct when the files are others.
+    It is made from the one before it in its episode, the first from the episode's parent. A call id that some
+    servers give to every call is made distinct when the files are others. `program`: its canonical_key.
     """
     with store.transaction():
-        key = store.keep_files(proposal.files)
+        key = store.keep_files(files)
         earlier = {node.call_id: node for node in of_episode(store, episode.id)}
         name, count = call_id, 1
         while node := earlier.get(name):
@@ -114,7 +107,7 @@ def propose(store: Store, episode: Episode, call_id: str, proposal: Proposal, pa
                 return node
             count += 1
             name = f"{call_id}#{count}"
-        program = proposal.canonical_key or key
+        parents = [node.id for node in earlier.values() if node.call_id != call_id]
         [same] = store.rows(
             f"SELECT min(id) AS id FROM nodes WHERE run_id = :run AND {SAME_PROGRAM} "
             "AND island IN (:island, :seeds)",
@@ -123,14 +116,14 @@ def propose(store: Store, episode: Episode, call_id: str, proposal: Proposal, pa
         node_id = store.insert(
             "nodes",
             run_id=episode.run_id,
-            parent_id=parent_id,
+            parent_id=parents[-1] if parents else episode.parent_id,
             island=episode.island,
             episode_id=episode.id,
             number=episode.number,
             place=len(earlier) + 1,
             call_id=name,
             state="proposed",
-            note=proposal.note,
+            note=note,
             candidate_key=key,
             canonical_key=program,
             repeat_of=same["id"],

@@ -74,7 +74,8 @@ class Subgraph:
         return self._said("library", ("none", "all"))  # type: ignore[no-any-return]
 
     @cached_property
-    def _facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
+        """Return what graph_net.json says; empty where there is none. Raises TaskError."""
         file = self.path / "graph_net.json"
         try:
             return dict(json.loads(read_text(file))) if file.is_file() else {}
@@ -83,7 +84,7 @@ class Subgraph:
 
     def _said(self, key: str, words: tuple[str, ...]) -> Any:
         """The word of graph_net.json under `key`; the first where there is none."""
-        word = self._facts.get(key, words[0])
+        word = self.facts.get(key, words[0])
         if word not in words:
             raise TaskError(f"{self.path / 'graph_net.json'}: {key} is {word!r}; write {' or '.join(words)}")
         return word

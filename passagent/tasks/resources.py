@@ -7,6 +7,9 @@ import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from passagent.errors import UsageError
 
@@ -49,3 +52,14 @@ def glob(pattern: str) -> Iterator[tuple[str, Path]]:
             if path.is_file() and "__pycache__" not in path.parts:
                 files[path.relative_to(root).as_posix()] = path
     yield from sorted(files.items())
+
+
+def read_yaml(path: Path) -> Any:
+    """Return what a YAML file holds. Raises UsageError, in one line, for one that is none."""
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        reason = getattr(error, "problem", None) or getattr(error, "context", None) or str(error)
+        where = f", line {mark.line + 1}" if mark else ""
+        raise UsageError(f"{path}{where}: not valid YAML: {reason.splitlines()[0]}") from error

@@ -30,6 +30,7 @@ from passagent.tasks import Task, load_task
 if TYPE_CHECKING:
     import pandas
 
+    from passagent.config import Config
     from passagent.data.bench.measure import Measured
     from passagent.data.collect.campaign import Collection as Collected
     from passagent.plan.model import Recording
@@ -300,11 +301,13 @@ class Evaluator:
         waited for. options: those of `passagent eval`, such as device: `cpu` (the default), `cuda`, `cuda:N`,
         `cuda:all`.
         """
+        self._open(config_of(EvaluatorOptions, checked(EvaluatorOptions, options)), runs_dir, notify)
+
+    def _open(self, config: Config, runs_dir: str | Path | None, notify: Callable[[str], None]) -> None:
         from passagent.agent.validator import open_validator
         from passagent.evaluator.fleet.opening import open_pool
 
-        self._config = config_of(EvaluatorOptions, checked(EvaluatorOptions, options))
-        self._runs_dir = runs_dir
+        self._config, self._runs_dir = config, runs_dir
         self._model = open_validator(self._config)
         self._pool = open_pool(self._config.evaluator, notify)
         self._thread = LoopThread("passagent-evaluator")

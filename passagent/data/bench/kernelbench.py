@@ -10,7 +10,6 @@ Intervals are over problems, as in summary.py.
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -59,8 +58,7 @@ def places_of(tasks: Iterable[Task]) -> dict[str, Place]:
     """Return level and problem of tasks by their keys. Raises UsageError for others' tasks."""
     places = {}
     for task in tasks:
-        file = task.subgraphs[0].path / "graph_net.json"
-        facts = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        facts = task.subgraphs[0].facts
         origin = facts.get("origin", {})
         if origin.get("suite") != SUITE:
             raise UsageError(

@@ -44,6 +44,7 @@ from passagent.search.candidates import evaluate_again
 from passagent.search.controller import search
 from passagent.search.run_files import run_log
 from passagent.search.setup import Parts, new_run, open_session
+from passagent.search.thread import side_by_side
 from passagent.store import Store, nodes, runs
 from passagent.store.database import now
 from passagent.store.events import OnEvent
@@ -172,13 +173,10 @@ async def measure(works: list[Work], config: Config, results: Results, watch: Wa
             results.add(row)
             watch.done(row)
 
-    workers = [asyncio.create_task(go_through()) for _ in range(pool.size)]
     try:
-        await asyncio.gather(*workers)
+        async with side_by_side(*(go_through() for _ in range(pool.size))) as workers:
+            await asyncio.gather(*workers)
     finally:
-        for worker in workers:
-            worker.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
         await pool.close()
 
 

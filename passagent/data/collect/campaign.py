@@ -32,6 +32,7 @@ from passagent.search.run_files import run_log
 from passagent.search.session import Budget, Evaluator, Session
 from passagent.search.setup import Parts, check_money, check_roles, new_run, open_session
 from passagent.search.stop import Progress
+from passagent.search.thread import side_by_side
 from passagent.store import Store
 from passagent.store.events import Event
 from passagent.store.locks import locked
@@ -153,25 +154,22 @@ class Collection:
         self.watch = watch
         begun(self)
         waiting, limit_s = iter(todo), self.budget.limits.max_time_s
-        work = [asyncio.create_task(self._go_through(waiting, evaluator)) for _ in range(self.parallel)]
-        clock = asyncio.create_task(self._keep_time())
+        work = [self._go_through(waiting, evaluator) for _ in range(self.parallel)]
         try:
-            try:
-                async with asyncio.timeout(limit_s and limit_s - self.progress().elapsed_s):
-                    await asyncio.gather(*work)
-            except TimeoutError:  # what is under way is cut
-                self.stop(stop.rules_of(self.budget.limits)(self.progress()) or "the time is over")
-            if self._error is not None:
-                raise self._error
+            async with side_by_side(self._keep_time()), side_by_side(*work) as conversations:
+                try:
+                    async with asyncio.timeout(limit_s and limit_s - self.progress().elapsed_s):
+                        await asyncio.gather(*conversations)
+                except TimeoutError:  # what is under way is cut
+                    self.stop(stop.rules_of(self.budget.limits)(self.progress()) or "the time is over")
+                if self._error is not None:
+                    raise self._error
         except PassagentError as error:
             log.exception("the collection ended with an error")
             if not isinstance(error, UsageError):
                 error.args = (f"{error}; everything so far is stored, the same command goes on",)
             raise
         finally:
-            for task in (clock, *work):
-                task.cancel()
-            await asyncio.gather(clock, *work, return_exceptions=True)
             self._save_time()
             await self.model.close()
             await evaluator.close()

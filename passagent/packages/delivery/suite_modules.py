@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import json
 import re
 import types
 from collections.abc import Sequence
@@ -45,8 +44,7 @@ def read_problem(task: Task, suite: str) -> tuple[str, dict[str, Any]]:
 
     Raises UsageError for a task that was not imported from `suite`, and for a part of a problem.
     """
-    file = task.subgraphs[0].path / "graph_net.json"
-    facts = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    facts = task.subgraphs[0].facts
     if facts.get("origin", {}).get("suite") != suite:
         raise UsageError(f"--format {suite}: {task.name} was not imported from {_SUITES[suite]}")
     if not (task.path / PROBLEM).is_file() or "returns" not in facts:

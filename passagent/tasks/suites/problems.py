@@ -12,11 +12,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ConfigDict
 
 from passagent.errors import UsageError, closest
 from passagent.sandbox.faults import writing
+from passagent.tasks import resources
 from passagent.tasks.reader import ALLOWED, ComputeOps
 from passagent.tasks.suites.forked_jobs import Ended
 
@@ -181,7 +181,7 @@ def _gpumode(root: Path, _levels: Sequence[int]) -> Iterator[Problem]:
         here = path.parent
         if not (here / "reference.py").is_file():
             continue
-        task = yaml.safe_load(path.read_text(encoding="utf-8"))
+        task = resources.read_yaml(path)
         files = [here / "reference.py", *sorted(here.glob("*.py")), *sorted(here.parent.glob("*.py"))]
         sources: dict[str, str] = {}
         for file in files:

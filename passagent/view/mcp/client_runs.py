@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from passagent.config import Config, override
-from passagent.errors import PassagentError
 from passagent.evaluator.hardware.devices import first_device
 from passagent.evaluator.hardware.machine import measure_machine
-from passagent.models.types import Message, Reply, ToolSpec, assistant
+from passagent.models.scripted import ScriptedModel
+from passagent.models.types import Message, assistant
 from passagent.search.controller import driving, watch_run
 from passagent.search.expansion import conclude
 from passagent.search.remeasure import environment_of
@@ -42,19 +42,6 @@ def served_config(config: Config) -> Config:
     """The configuration of a run that clients fill."""
     fixed = {"model.name": CLIENTS, "model.ensemble": [], "search.islands": 1, "search.iters": ENDLESS}
     return override(config, fixed | {"search.expert_seeds": 0, "search.drafts": 0, "search.seed_dir": None})
-
-
-class ClientModel:
-    """Stands where a search has its model. Nobody asks it: candidates come from clients."""
-
-    name = CLIENTS
-
-    async def complete(self, messages: list[Message], tools: list[ToolSpec]) -> Reply:
-        """Raises PassagentError."""
-        raise PassagentError("a client's model cannot be asked")
-
-    async def close(self) -> None:
-        """Do nothing: there is nothing to close."""
 
 
 @dataclass
@@ -110,7 +97,7 @@ async def open_run(
         if isinstance(event, Noted):
             note(event.message)
 
-    parts = Parts(ClientModel(), evaluator)
+    parts = Parts(ScriptedModel([], CLIENTS), evaluator)  # nobody asks it: candidates come from clients
 
     def session_on(run: runs.Run) -> Session:
         return open_session(store, run, task, config, parts, on_event)
