@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import models_to_extract as models
 import pytest
@@ -18,7 +19,7 @@ from test_cli import one_line
 from torch import nn
 
 import passagent as pa
-from passagent.config import load_config
+from passagent.config import load_config, override
 from passagent.errors import PassagentError, UsageError
 from passagent.kernels import toolchain
 from passagent.packages import optimizing, region_searches
@@ -34,6 +35,7 @@ from passagent.packages.optimized import (
     RegionOutcome,
 )
 from passagent.packages.region_searches import RegionSearches, runs_of
+from passagent.search import setup
 from passagent.store import Store, runs
 from passagent.store.pass_library import PassLibrary
 from passagent.tasks import load_task
@@ -88,6 +90,22 @@ def test_regions_are_searched_one_by_one_on_a_cpu_and_where_money_is_limited(mon
         for settings in ({}, gpu, gpu | {"search.max_cost": 1.0}, gpu | {"search.max_tokens": 1000})
     ]
     assert counts == [1, region_searches.MOST_AT_ONCE, 1, 1]
+
+
+def test_a_region_may_spend_what_the_others_have_left(tmp_path, monkeypatch):
+    spent = SimpleNamespace(task_key="another", tokens=600, cost=0.25, state="finished")
+    monkeypatch.setattr(region_searches, "runs_of", lambda _, task=None: [] if task else [spent])
+    given, started = [], setup.started
+
+    def noted(runs_dir, task, config, *more):
+        given.append((config.search.max_tokens, config.search.max_cost))
+        return started(runs_dir, task, config, *more)
+
+    monkeypatch.setattr(setup, "started", noted)
+    limited = searches(tmp_path)
+    limited.config = override(limited.config, {"search.max_tokens": 1000, "search.max_cost": 1.0})
+    asyncio.run(limited.run(dict(list(two_regions(tmp_path).items())[:1])))
+    assert given == [(400, 0.75)] and not limited.failed
 
 
 def test_a_person_stops_it_and_the_same_call_goes_on(tmp_path):

@@ -131,13 +131,24 @@ class RegionSearches:
             return f"{limits.max_cost} USD are spent"
         return None
 
+    def _left(self, task: Task) -> dict[str, float]:
+        """The settings of a task's run that limit it to what the runs of the others have left."""
+        limits = self.config.search
+        others = [run for run in runs_of(self.runs_dir) if run.task_key != task.key]
+        left = dict[str, float]()
+        if limits.max_tokens is not None:
+            left["search.max_tokens"] = limits.max_tokens - sum(run.tokens for run in others)
+        if limits.max_cost is not None:
+            left["search.max_cost"] = limits.max_cost - sum(run.cost for run in others)
+        return left
+
     async def _search(self, path: Path, files: dict[str, str] | None, place: str) -> None:
         try:
             task = load_task(path)
             if any(run.state == "finished" for run in runs_of(self.runs_dir, task)):
                 return
             self.say(f"region {place}: {path.name}{', from a pass of the library' if files else ''}")
-            config = self.config
+            config = override(self.config, self._left(task))
             if files:
                 seed = self.runs_dir / "known" / path.name
                 Candidate(files).write(seed)
