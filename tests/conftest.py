@@ -25,6 +25,7 @@ def _own_locks(tmp_path_factory):
         patch.setenv("PASSAGENT_LEASES", str(tmp_path_factory.mktemp("locks")))
         patch.setenv("PASSAGENT_LIBRARY", "off")
         patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
+        patch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")  # no processes that import torch, too
         yield
 
 
@@ -49,6 +50,29 @@ def forks():
 def recorder(forks):
     """It, for recordings."""
     return forks
+
+
+class Lent:
+    """A fork server that who uses it does not end."""
+
+    def __init__(self, server):
+        self._server = server
+
+    def __getattr__(self, name):
+        return getattr(self._server, name)
+
+    def end(self):
+        """Nothing: its owner does."""
+
+
+@pytest.fixture(scope="module")
+def lent_forks(forks):
+    """Every referee of this process that is given no fork server uses the tests' own, which has started."""
+    from passagent.evaluator.judging import referee
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(referee, "_fork_server", lambda config: Lent(forks))
+        yield
 
 
 @pytest.fixture

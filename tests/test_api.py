@@ -25,7 +25,7 @@ from passagent.evaluator.result import MANIFEST
 from passagent.evaluator.timing import timing
 from passagent.option_groups import options_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("lent_forks")]
 
 TASK = "example:add_layer_norm"
 QUICK = {
