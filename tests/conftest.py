@@ -4,11 +4,15 @@ Hypothesis has no deadlines (a first call may compile) and draws the same exampl
 in a thousand finds is no reason to refuse another change. `--hypothesis-profile explore` draws others.
 """
 
+import os
 import sys
 
 import pytest
 from command import call  # noqa: F401
 from hypothesis import settings
+
+# Inductor starts no process that imports torch, to compile or to look what the processor can do.
+os.environ |= {"TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_VEC_ISA_OK": "1"}
 
 settings.register_profile("passagent", deadline=None, derandomize=True, max_examples=50)
 settings.register_profile("explore", deadline=None)
@@ -25,7 +29,6 @@ def _own_locks(tmp_path_factory):
         patch.setenv("PASSAGENT_LEASES", str(tmp_path_factory.mktemp("locks")))
         patch.setenv("PASSAGENT_LIBRARY", "off")
         patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
-        patch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")  # no processes that import torch, too
         yield
 
 

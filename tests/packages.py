@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+
+import torch._functorch.config as functorch_config
+import torch._inductor.config as inductor_config
 
 import passagent as pa
 from passagent.data.bench.measure import first_pass
@@ -16,6 +21,13 @@ from passagent.plan.facts import device_facts
 from passagent.plan.messages import Recorded
 from passagent.plan.record import record, subgraphs_of
 from passagent.tasks import load_task
+
+
+@contextmanager
+def no_cached_graphs() -> Iterator[None]:
+    """In a cache that was used before Inductor finds compiled graphs, and runs no pass."""
+    with inductor_config.patch(fx_graph_cache=False), functorch_config.patch(enable_autograd_cache=False):
+        yield
 
 
 def source_of(process, path: Path, files: dict[str, str] | None = None, device: str = "cpu") -> Source:

@@ -401,8 +401,8 @@ def test_ctrl_c_at_any_moment_is_told(call, stored, monkeypatch):
     assert call("runs")[::2] == (130, "passagent: interrupted\n")
 
 
-def test_eval_tells_people_and_programs(call, tmp_path):
-    task = tiny.write_task(tmp_path / "real")
+def test_eval_tells_people_and_programs(call, lent_forks, tmp_path):
+    task = tiny.write_subgraph(tmp_path / "real", [4, 64])
     tiny.candidate().write(task / "pass_dir")
     settings = ("isolation=in-process", "budget_s=1e-6")
     few = [word for setting in settings for word in ("--set", f"evaluator.{setting}")]

@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 import torch
+from packages import no_cached_graphs
 from torch import nn
-from torch._inductor.utils import fresh_cache
 
 import passagent as pa
 from passagent.errors import PassagentError
@@ -128,7 +128,7 @@ def test_training_mode_and_autocast_are_left_as_they_are(model):
 def test_options_for_inductor_leave_out_what_must_be_prepared(model):
     options = pa.inductor_options(SHIPPED)
     run = torch.compile(model, options=options)
-    with torch.no_grad(), fresh_cache():
+    with torch.no_grad(), no_cached_graphs():
         check(run, model)
     done = options["pre_grad_custom_pass"].last
     assert {site.name for site in done.replaced} == {"patch_embedding"}
