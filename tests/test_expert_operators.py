@@ -110,6 +110,8 @@ def equal_to_eager(functions: list[Callable[..., Any]], inputs: list[Any]) -> No
     assert len(names) <= len(functions) // 3, names  # free views, and what no kernel pays for
 
 
+pytestmark = pytest.mark.slow
+
 FLOAT, HALF, BFLOAT = torch.float32, torch.float16, torch.bfloat16
 
 

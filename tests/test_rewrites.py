@@ -17,6 +17,8 @@ from passagent.packages.package_writing import drop, pack
 from passagent.passes import load, load_directory
 from passagent.tasks.extract.model_capture import Model
 
+pytestmark = pytest.mark.slow
+
 SHIPPED = "passagent.passes"
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}
 
@@ -353,18 +355,18 @@ def replacement(x):
 
 
 def test_each_of_many_passes_is_timed_by_a_side_that_was_compiled(tmp_path, monkeypatch):
-    """Dynamo compiles one function eight times, here twice, and runs eager then."""
+    """Dynamo compiles one function eight times, here once, and runs eager then."""
 
     class Many(nn.Module):
         def forward(self, x):
-            for factor in range(2, 5):
+            for factor in range(2, 4):
                 x = nn.functional.relu(x) * factor
             return x + 1 if torch.compiler.is_compiling() else x
 
-    for factor in range(2, 5):
+    for factor in range(2, 4):
         (tmp_path / f"relu_{factor}.py").write_text(PASS.format(name="relu", factor=factor))
     package = package_of(tmp_path, load_directory(tmp_path))
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 2)
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 1)
     measured = measure_model(Model("many", Many(), (torch.randn(8),)), [package], ["default"])
-    assert len(measured.passes) == 3
+    assert len(measured.passes) == 2
     assert {line.partition(":")[0] for line in measured.unequal} == measured.us.keys() - {"eager"}
