@@ -561,7 +561,8 @@ def test_the_command_packages_what_best_wrote(call, my_passes, tmp_path):  # noq
 
 
 @pytest.mark.long
-def test_a_model_is_timed_with_and_without_passes_and_losers_are_dropped(my_passes, tmp_path):
+def test_a_model_is_timed_with_and_without_passes_and_losers_are_dropped(my_passes, monkeypatch, tmp_path):
+    packages.time_briefly(monkeypatch)
     model, inputs = models.encoder()
     found = pa.measure(model, *inputs, passes=my_passes)
     names = [one.name for one in load_package(my_passes).passes]
@@ -629,13 +630,15 @@ class Printing(torch.nn.Module):
         return torch.nn.functional.gelu(x)
 
 
-def test_what_a_model_prints_while_it_is_timed_is_not_in_the_output(gelu_passes, capsys):
+def test_what_a_model_prints_while_it_is_timed_is_not_in_the_output(gelu_passes, monkeypatch, capsys):
+    packages.time_briefly(monkeypatch)
     pa.measure(Printing(), torch.randn(2, 16, 64), passes=gelu_passes("cpu"))
     assert "called" not in capsys.readouterr().out
 
 
 @pytest.mark.long
 def test_wrong_outputs_are_found_when_a_model_is_timed(my_passes, monkeypatch):
+    packages.time_briefly(monkeypatch)
     model, inputs = models.encoder()
     package = load_package(my_passes)
     one = next(each for each in package.passes if each.name == "FuseGelu")

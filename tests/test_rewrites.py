@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 import torch
-from packages import no_cached_graphs
+from packages import no_cached_graphs, time_briefly
 from torch import nn
 
 import passagent as pa
@@ -366,7 +366,8 @@ def test_each_of_many_passes_is_timed_by_a_side_that_was_compiled(tmp_path, monk
     for factor in range(2, 4):
         (tmp_path / f"relu_{factor}.py").write_text(PASS.format(name="relu", factor=factor))
     package = package_of(tmp_path, load_directory(tmp_path))
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 1)
-    measured = measure_model(Model("many", Many(), (torch.randn(8),)), [package], ["default"])
+    time_briefly(monkeypatch)
+    with torch._dynamo.config.patch(recompile_limit=1):
+        measured = measure_model(Model("many", Many(), (torch.randn(8),)), [package], ["default"])
     assert len(measured.passes) == 2
     assert {line.partition(":")[0] for line in measured.unequal} == measured.us.keys() - {"eager"}
