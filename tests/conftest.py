@@ -4,11 +4,15 @@ Hypothesis has no deadlines (a first call may compile) and draws the same exampl
 in a thousand finds is no reason to refuse another change. `--hypothesis-profile explore` draws others.
 """
 
+import os
 import sys
 
 import pytest
 from command import call  # noqa: F401
 from hypothesis import settings
+
+# Inductor starts no process that imports torch, to compile or to look what the processor can do.
+os.environ |= {"TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_VEC_ISA_OK": "1"}
 
 settings.register_profile("passagent", deadline=None, derandomize=True, max_examples=50)
 settings.register_profile("explore", deadline=None)
@@ -49,6 +53,29 @@ def forks():
 def recorder(forks):
     """It, for recordings."""
     return forks
+
+
+class Lent:
+    """A fork server that who uses it does not end."""
+
+    def __init__(self, server):
+        self._server = server
+
+    def __getattr__(self, name):
+        return getattr(self._server, name)
+
+    def end(self):
+        """Nothing: its owner does."""
+
+
+@pytest.fixture(scope="module")
+def lent_forks(forks):
+    """Every referee of this process that is given no fork server uses the tests' own, which has started."""
+    from passagent.evaluator.judging import referee
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(referee, "_fork_server", lambda config: Lent(forks))
+        yield
 
 
 @pytest.fixture

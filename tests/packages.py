@@ -3,19 +3,39 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+
+import pytest
+import torch._functorch.config as functorch_config
+import torch._inductor.config as inductor_config
 
 import passagent as pa
 from passagent.data.bench.measure import first_pass
 from passagent.errors import PassagentError
 from passagent.evaluator.candidate import Candidate
+from passagent.packages import model_timing
 from passagent.packages.package_writing import Packed, Source, pack
 from passagent.plan import artefact
 from passagent.plan.facts import device_facts
 from passagent.plan.messages import Recorded
 from passagent.plan.record import record, subgraphs_of
 from passagent.tasks import load_task
+
+
+@contextmanager
+def no_cached_graphs() -> Iterator[None]:
+    """In a cache that was used before Inductor finds compiled graphs, and runs no pass."""
+    with inductor_config.patch(fx_graph_cache=False), functorch_config.patch(enable_autograd_cache=False):
+        yield
+
+
+def time_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a model be timed by a few calls, however far apart their times are."""
+    monkeypatch.setattr(model_timing, "_BLOCKS", 4)
+    monkeypatch.setattr(model_timing, "_MOST_S", 0.0)
 
 
 def source_of(process, path: Path, files: dict[str, str] | None = None, device: str = "cpu") -> Source:

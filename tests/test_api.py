@@ -25,7 +25,7 @@ from passagent.evaluator.result import MANIFEST
 from passagent.evaluator.timing import timing
 from passagent.option_groups import options_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("lent_forks")]
 
 TASK = "example:add_layer_norm"
 QUICK = {
@@ -60,12 +60,16 @@ def evaluator():
 
 
 @pytest.fixture(scope="module")
-def searched(place):
-    """A run of the expert on a real task, and the events that it told."""
+def searched(place, small):
+    """A run of the expert, and the events that it told."""
     events = []
-    task = pa.load_task(TASK)
     run = pa.run(
-        task, model="expert", iters=1, runs_dir=place / "runs", on_event=events.append, settings=QUICK
+        pa.load_task(small),
+        model="expert",
+        iters=1,
+        runs_dir=place / "runs",
+        on_event=events.append,
+        settings=QUICK,
     )
     return run, events
 
@@ -134,7 +138,7 @@ def test_a_collection(small, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-def test_a_search_and_what_it_found(searched, evaluator):
+def test_a_search_and_what_it_found(searched, small, evaluator):
     run, events = searched
     assert run.state == "finished" and run.data["episodes"] == 1
     assert [type(event).__name__ for event in events][:2] == ["Joined", "EpisodeBegun"]
@@ -147,7 +151,7 @@ def test_a_search_and_what_it_found(searched, evaluator):
     assert list(frame["id"]) == [node.id for node in run.nodes()] and "as_score" in frame
     assert "*" in run.tree() and "<pre" in run.tree()._repr_html_()
     assert f"run {run.id} finished" in str(run) and "<pre" in run._repr_html_()
-    task = pa.load_task(TASK)
+    task = pa.load_task(small)
     result = evaluator.evaluate(task, best.files)
     assert (result.status, result.from_store) == ("ok", False)
     assert result.as_score > 0 and result.speedup > 0

@@ -296,34 +296,6 @@ def test_a_run_without_a_correct_pass(call, task, monkeypatch, capsys):
     assert not Path("out").exists()
 
 
-def test_a_full_disk_loses_nothing(tmp_path, task):
-    small, runs_dir = tmp_path / "small", tmp_path / "small" / "runs"
-    small.mkdir()
-    if not shutil.which("unshare") or subprocess.run(["unshare", "-Urm", "true"], check=False).returncode:
-        pytest.skip("no user namespaces here: a small disk cannot be made")
-    python = f"{sys.executable} {PROGRAM}"
-    script = f"""
-        mount -t tmpfs -o size=700k none {small} || exit 99
-        {python} run {task} {runs_dir} 40 2 1 0 >{tmp_path}/full.json 2>{tmp_path}/full.txt
-        echo $? >{tmp_path}/full.rc
-        mount -o remount,size=30m {small}
-        {python} resume last {runs_dir} 0 >{tmp_path}/resumed.json 2>{tmp_path}/resumed.txt
-        echo $? >{tmp_path}/resumed.rc
-    """
-    done = subprocess.run(["unshare", "-Urm", "sh", "-c", script], check=False, stderr=subprocess.PIPE)
-    if done.returncode == 99:
-        pytest.skip("no tmpfs in a user namespace here: a small disk cannot be made")
-    err = (tmp_path / "full.txt").read_text()
-    assert (tmp_path / "full.rc").read_text() == "1\n"
-    assert "the disk is full" in err.splitlines()[-1]
-    assert "passagent resume" in err.splitlines()[-1]
-    assert "Traceback" not in err
-    assert (tmp_path / "full.json").read_text() == ""
-    assert (tmp_path / "resumed.rc").read_text() == "0\n"
-    data = json.loads((tmp_path / "resumed.json").read_text())
-    assert (data["state"], data["episodes"], data["nodes"]) == ("finished", 40, 80)
-
-
 def test_a_closed_pipe_is_no_error(tmp_path, stored):
     command = f"{sys.executable} -m passagent show last | true"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=tmp_path, check=False)
@@ -401,8 +373,8 @@ def test_ctrl_c_at_any_moment_is_told(call, stored, monkeypatch):
     assert call("runs")[::2] == (130, "passagent: interrupted\n")
 
 
-def test_eval_tells_people_and_programs(call, tmp_path):
-    task = tiny.write_task(tmp_path / "real")
+def test_eval_tells_people_and_programs(call, lent_forks, tmp_path):
+    task = tiny.write_subgraph(tmp_path / "real", [4, 64])
     tiny.candidate().write(task / "pass_dir")
     settings = ("isolation=in-process", "budget_s=1e-6")
     few = [word for setting in settings for word in ("--set", f"evaluator.{setting}")]

@@ -19,7 +19,6 @@ from command import call  # noqa: F401
 from expert_cases import captured, write
 from test_tasks_capture import write as write_task
 from torch._inductor.custom_graph_pass import CustomGraphPass
-from torch._inductor.utils import fresh_cache
 
 import passagent as pa
 from passagent.errors import PassagentError, UsageError
@@ -52,10 +51,8 @@ def other_passes(my_passes) -> Path:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def own_cache(tmp_path_factory):
-    """Inductor's: in one that was used before it finds these graphs, and runs no pass."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("inductor")))
+def no_cached_graphs():
+    with packages.no_cached_graphs():
         yield
 
 
@@ -297,11 +294,11 @@ class Counting(CustomGraphPass):
 def test_a_pass_that_was_there_still_runs(my_passes):
     model, inputs = models.encoder()
     other = Counting()
-    with torch.no_grad(), fresh_cache(), inductor_config.patch(pre_grad_custom_pass=other):
+    with torch.no_grad(), inductor_config.patch(pre_grad_custom_pass=other):
         torch.compile(model, options=pa.inductor_options(my_passes))(*inputs)
         assert other.seen == 1
     torch._dynamo.reset()
-    with torch.no_grad(), fresh_cache(), inductor_config.patch(pre_grad_custom_pass=other):
+    with torch.no_grad(), inductor_config.patch(pre_grad_custom_pass=other):
         compiled(model, my_passes)(*inputs)
         assert other.seen == 2
     assert PassesInGraph([], Counting()).uuid() != PassesInGraph([]).uuid()
@@ -564,7 +561,8 @@ def test_the_command_packages_what_best_wrote(call, my_passes, tmp_path):  # noq
 
 
 @pytest.mark.long
-def test_a_model_is_timed_with_and_without_passes_and_losers_are_dropped(my_passes, tmp_path):
+def test_a_model_is_timed_with_and_without_passes_and_losers_are_dropped(my_passes, monkeypatch, tmp_path):
+    packages.time_briefly(monkeypatch)
     model, inputs = models.encoder()
     found = pa.measure(model, *inputs, passes=my_passes)
     names = [one.name for one in load_package(my_passes).passes]
@@ -632,13 +630,15 @@ class Printing(torch.nn.Module):
         return torch.nn.functional.gelu(x)
 
 
-def test_what_a_model_prints_while_it_is_timed_is_not_in_the_output(gelu_passes, capsys):
+def test_what_a_model_prints_while_it_is_timed_is_not_in_the_output(gelu_passes, monkeypatch, capsys):
+    packages.time_briefly(monkeypatch)
     pa.measure(Printing(), torch.randn(2, 16, 64), passes=gelu_passes("cpu"))
     assert "called" not in capsys.readouterr().out
 
 
 @pytest.mark.long
 def test_wrong_outputs_are_found_when_a_model_is_timed(my_passes, monkeypatch):
+    packages.time_briefly(monkeypatch)
     model, inputs = models.encoder()
     package = load_package(my_passes)
     one = next(each for each in package.passes if each.name == "FuseGelu")

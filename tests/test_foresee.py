@@ -27,12 +27,6 @@ CONFIG = EvaluatorConfig(budget_s=1e-6, timeout_s=120, memory_gb=6)
 NUMBERED = "    # {number}\n" + tiny.HONEST
 
 
-@pytest.fixture(autouse=True)
-def _own_locks(tmp_path_factory, monkeypatch):
-    """No test waits for another program's measurements."""
-    monkeypatch.setenv("PASSAGENT_LEASES", str(tmp_path_factory.mktemp("locks")))
-
-
 @pytest.fixture(scope="module")
 def task(tmp_path_factory) -> Path:
     return tiny.write_subgraph(tmp_path_factory.mktemp("task") / "silu_mul_add", [4, 64])

@@ -20,6 +20,8 @@ from passagent.evaluator.service.pool import EvaluatorPool
 from passagent.sandbox.child import ForkServer
 from passagent.view.evaluation import evaluation_text
 
+pytestmark = pytest.mark.usefixtures("lent_forks")
+
 CONFIG = EvaluatorConfig(isolation="in-process", budget_s=1e-6)
 ATTACKS = cases_of("adversarial")
 HONEST = cases_of("honest")

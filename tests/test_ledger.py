@@ -104,7 +104,7 @@ def billed_and_lost(server: WireServer, lost: list[dict[str, object]], store: St
 @pytest.mark.parametrize(
     ("model", "iters", "settings"),
     [
-        ("openai/m-1", 24, []),
+        ("openai/m-1", 12, []),
         ("openai/m-1", 12, ["model.api=responses"]),
         ("anthropic/m-1", 12, []),
         ("openai/m-1", 12, ["model.stream=false"]),
@@ -161,7 +161,7 @@ def assert_no_secret(out: Path, runs_dir: Path) -> None:
 
 def test_killed_and_resumed(tmp_path: Path) -> None:
     """checks/test_kills.py does it twelve times."""
-    random_kills(tmp_path, kills=5, iters=12)
+    random_kills(tmp_path, kills=3, iters=8)
 
 
 def random_kills(tmp_path: Path, kills: int, iters: int) -> None:

@@ -9,6 +9,7 @@ import socket
 import struct
 from pathlib import Path
 
+import cases
 import pytest
 from hostile_worker import hidden_in_a_kernel, hostile  # noqa: F401
 from hypothesis import given, settings
@@ -22,9 +23,7 @@ from passagent.evaluator.runner.endings import WorkerDied
 from passagent.evaluator.runner.process import Worker
 from passagent.sandbox.channel import Channel, ChannelTimeout
 from passagent.sandbox.child import Fork
-from passagent.tasks.reader import load_task
 
-TASK = Path(__file__).parents[1] / "examples/tasks/add_layer_norm"
 TENSOR = {"dtype": "float32", "shape": [2, 3], "offset": 64}
 FACTS = {"contiguous": True, "strides": [3, 1], "device": "cpu", "new": True, "own": True}
 KEPT = {"outputs": [TENSOR | FACTS], "mutated": [0], "left": [None, TENSOR]}
@@ -268,19 +267,25 @@ FORGED = {
 
 
 @pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    text = cases.TaskText("tmp_0 = in_0 + in_1\nreturn (tmp_0,)", [[([4, 64], "float32")] * 2])
+    return cases.write_task(tmp_path_factory.mktemp("task") / "add", text)
+
+
+@pytest.fixture(scope="module")
 def referee(hostile, forks):  # noqa: F811
     with Referee(EvaluatorConfig(budget_s=1e-6), forks) as one:
         yield one
 
 
-def evaluated(referee, when, forge):
+def evaluated(referee, task, when, forge):
     hidden = hidden_in_a_kernel(FORGING.format(when=when, forge=forge))
     files = {"P.py": PASS.format(hidden=hidden), MANIFEST: '["P"]'}
-    return referee.evaluate(load_task(TASK), Candidate(files))
+    return referee.evaluate(task, Candidate(files))
 
 
-def test_one_that_forges_nothing_is_measured(referee):
-    result = evaluated(referee, "False", "pass")
+def test_one_that_forges_nothing_is_measured(referee, task):
+    result = evaluated(referee, task, "False", "pass")
     assert (result.status, result.error) == ("ok", None)
 
 
@@ -289,9 +294,9 @@ EACH_ONCE = sorted({*((name, "audit") for name in FORGED), *(("lists of lists", 
 
 
 @pytest.mark.parametrize(("name", "op"), EACH_ONCE)
-def test_a_candidate_that_forges_replies_fails(name, op, referee):
+def test_a_candidate_that_forges_replies_fails(name, op, referee, task):
     """The whole way: it speaks for its worker, and the evaluation ends with its own error."""
-    result = evaluated(referee, WHEN[op], FORGED[name])
+    result = evaluated(referee, task, WHEN[op], FORGED[name])
     failed = ("runtime_error", "load_error", "refused")
     assert result.status in failed, (result.status, result.error)
     assert result.error
@@ -311,7 +316,7 @@ TENSORS = {
 
 
 @pytest.mark.parametrize("name", TENSORS)
-def test_a_candidate_that_forges_tensors_fails(name, referee):
+def test_a_candidate_that_forges_tensors_fails(name, referee, task):
     forge = f"one = message['kept'][0]['outputs'][0]; {TENSORS[name]}"
-    result = evaluated(referee, WHEN["audit"], forge)
+    result = evaluated(referee, task, WHEN["audit"], forge)
     assert (result.status, bool(result.error)) == ("runtime_error", True), result.error

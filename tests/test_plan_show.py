@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-import subprocess
-import sys
 
 import cases
 import pytest
@@ -157,16 +155,13 @@ def test_the_command_says_where_a_pattern_matches_nothing(task, tmp_path, passag
     assert code == 1 and err.startswith(told)
 
 
-def test_the_command_prints_triton_ir(tmp_path):
-    """The one that is run as a program."""
-    (tmp_path / "pass").mkdir()
+def test_the_command_prints_triton_ir(tmp_path, passagent):
     case = cases.cases_of("honest")["annotated_everywhere"]
     case.candidate.write(tmp_path / "pass")
     task = cases.write_task(tmp_path / "its_task", case.task)
-    words = [sys.executable, "-m", "passagent", "plan", tmp_path / "pass", task.path, "--ir", "ttir"]
-    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "tt.func public @" in done.stdout and "ttir of" in done.stdout and "cuda:90" in done.stdout
+    code, out, err = passagent(tmp_path / "pass", task.path, "--ir", "ttir")
+    assert code == 0, err
+    assert "tt.func public @" in out and "ttir of" in out and "cuda:90" in out
 
 
 def test_a_mistake_in_the_command_is_a_usage_error(task, tmp_path):

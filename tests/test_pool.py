@@ -41,12 +41,6 @@ def task(tmp_path_factory):
     return tiny.write_subgraph(tmp_path_factory.mktemp("task") / "silu_mul_add", [4, 64])
 
 
-@pytest.fixture(autouse=True)
-def _own_locks(tmp_path_factory, monkeypatch):
-    """No test waits for another program's measurements."""
-    monkeypatch.setenv("PASSAGENT_LEASES", str(tmp_path_factory.mktemp("locks")))
-
-
 @pytest.fixture
 def own_cpu():
     """A CPU with another UUID than `cpu`."""

@@ -82,6 +82,7 @@ def test_a_full_disk_is_told_and_nothing_is_lost(tmp_path: Path, small_disk: Pat
     there.gate.go()
     finish(process, there, code=1)
     one_line(there, "the disk is full")
+    one_line(there, "passagent resume")
     stuffing.unlink()
     there.log = tmp_path / "log 2"
     # room enough for the rest, on another file system

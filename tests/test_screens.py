@@ -166,27 +166,20 @@ def test_help_all_shows_every_option_with_the_default_of_its_setting(call):
                 assert f"default: {default}]" in rest, name
 
 
-def test_help_shows_at_most_fifteen_options_of_a_command(call, monkeypatch):
+def test_help_shows_at_most_fifteen_options_of_a_command_and_what_each_is_for(call, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     root = typer.main.get_command(app)
     for name, command in root.commands.items():
         for words in [[name, sub] for sub in getattr(command, "commands", {})] or [[name]]:
+            texts = [call(*words, flag)[1] for flag in ("--help", "--help-all")]
             short, whole = (
-                [line.split()[0] for line in call(*words, flag)[1].splitlines() if line.startswith("  --")]
-                for flag in ("--help", "--help-all")
+                [line.split()[0] for line in text.splitlines() if line.startswith("  --")] for text in texts
             )
             assert len({*short} - {"--help", "--help-all"}) <= 15, words
             assert {*short} - {"--help-all"} <= {*whole}
             assert ("--help-all" in short) == (len(whole) > len(short)), words
-
-
-def test_help_says_of_every_option_what_it_is_for(call):
-    root = typer.main.get_command(app)
-    for name, command in root.commands.items():
-        for words in [[name, sub] for sub in getattr(command, "commands", {})] or [[name]]:
-            shown = call(*words, "--help-all")[1].partition("\nOptions:\n")[2]
-            for row in re.split(r"\n(?=  -)", shown):
-                assert re.search(r"(  +|\n +)[^\s\[.]", row[2:]), (words, row)
+            for row in re.split(r"\n(?=  -)", texts[1].partition("\nOptions:\n")[2]):
+                assert re.search(r"(  +|\n +)[^\s\[.]", row[2:]), (words, row)  # it says what it is for
 
 
 def test_an_option_has_one_error_at_every_door(call, task):  # noqa: F811
