@@ -97,7 +97,7 @@ def graphed(request, monkeypatch):
             cuda_graphs, "_problem_of", lambda value: is_plain.get(problem := replaced(value), problem)
         )
         monkeypatch.setattr(cuda_graphs.hostless, "record", record)
-        monkeypatch.setattr(cuda_graphs, "clear_cublass_cache", lambda: None)
+        monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None, raising=False)
         monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
         monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)

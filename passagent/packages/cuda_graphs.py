@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import torch
 import torch.utils._pytree as pytree
 from torch._C._dynamo.guards import GlobalStateGuard
-from torch._inductor.cudagraph_trees import clear_cublass_cache
 
 from passagent.evaluator.runner import hostless
 from passagent.evaluator.runner.calls import repeats, same_bytes
@@ -308,7 +307,7 @@ class CudaGraphs:
 def _drop_workspaces() -> None:
     """Let a capture get cuBLAS workspaces of its own: Inductor's graphs free those that all others share."""
     torch.cuda.synchronize()
-    clear_cublass_cache()
+    torch._C._cuda_clearCublasWorkspaces()
 
 
 def _empty_like(tensor: torch.Tensor) -> torch.Tensor:
