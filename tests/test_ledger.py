@@ -104,7 +104,7 @@ def billed_and_lost(server: WireServer, lost: list[dict[str, object]], store: St
 @pytest.mark.parametrize(
     ("model", "iters", "settings"),
     [
-        ("openai/m-1", 12, []),
+        ("openai/m-1", 24, []),
         ("openai/m-1", 12, ["model.api=responses"]),
         ("anthropic/m-1", 12, []),
         ("openai/m-1", 12, ["model.stream=false"]),
