@@ -135,12 +135,12 @@ class RegionSearches:
         """The settings of a task's run that limit it to what the runs of the others have left."""
         limits = self.config.search
         others = [run for run in runs_of(self.runs_dir) if run.task_key != task.key]
-        left = dict[str, float]()
+        settings = dict[str, float]()
         if limits.max_tokens is not None:
-            left["search.max_tokens"] = limits.max_tokens - sum(run.tokens for run in others)
+            settings["search.max_tokens"] = limits.max_tokens - sum(run.tokens for run in others)
         if limits.max_cost is not None:
-            left["search.max_cost"] = limits.max_cost - sum(run.cost for run in others)
-        return left
+            settings["search.max_cost"] = limits.max_cost - sum(run.cost for run in others)
+        return settings
 
     async def _search(self, path: Path, files: dict[str, str] | None, place: str) -> None:
         try:

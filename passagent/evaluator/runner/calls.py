@@ -185,7 +185,7 @@ def timed(
         return samples, copying, None
     places = [vars(Placed.of(value, at)) for value, at in zip(returned(graph, out), offsets, strict=True)]
     each = facts(tensors(out), graph.live)
-    outputs = [messages.Output(**place, **own) for place, own in zip(places, each, strict=False)]
+    outputs = [messages.Output(**place, **fact) for place, fact in zip(places, each, strict=False)]
     after: list[messages.Tensor | None] = [messages.Tensor(**place) for place in places[len(each) :]]
     kept = messages.Kept(outputs=outputs, mutated=changed(graph, chosen, window), left=after)
     return samples, copying, kept
