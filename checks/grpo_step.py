@@ -68,7 +68,7 @@ def call(name, **arguments):
 class LostMachine:
     """In the evaluator's place: no evaluation comes back."""
 
-    async def evaluate(self, task, candidate):
+    async def confirmed(self, task, candidate):
         raise InfrastructureError("a lost GPU")
 
     async def outline(self, task, candidate):
