@@ -18,7 +18,9 @@ import cases
 import handmade as h
 import torch
 import triton_interpreter
+from closeness import assert_as_near
 
+from passagent.evaluator.correctness.double import Wide, wide
 from passagent.evaluator.target import uses_triton
 from passagent.plan import convert, facts, record
 from passagent.plan.compile import compile_plan
@@ -103,15 +105,22 @@ def difference(case, task, answer):
         eager = graphio.load_graph(seen.nodes)
         planned = rewritten(graphio.load_graph(seen.nodes), answer.recording, subgraph.calls)
         for seed, variant in DRAWS:
-            left, right = (make_inputs(meta, "cpu", seed, variant) for _ in "ab")
-            with torch.no_grad():
-                want = tensors(eager(*[left[i] for i in seen.order]))
-                got = tensors(planned(*[right[i] for i in seen.order]))
-            low = any(t.dtype in (torch.float16, torch.bfloat16) for t in [*want, *tensors(left)])
-            problem = unlike(got, want, low) or unlike(tensors(right), tensors(left), low, "inputs: ")
-            if problem:
-                return problem
+            draws = [make_inputs(meta, "cpu", seed, variant) for _ in "abc"]
+            outputs, inputs = compared(eager, planned, seen.order, draws)
+            if outputs or inputs:
+                return outputs or f"inputs: {inputs}"
     return None
+
+
+def compared(eager, planned, order, draws):
+    """How outputs, and inputs afterwards, differ from eager's, or None, on three equal draws."""
+    left, right, double = draws[0], draws[1], [wide(value) for value in draws[2]]
+    with torch.no_grad():
+        want = tensors(eager(*[left[i] for i in order]))
+        got = tensors(planned(*[right[i] for i in order]))
+        with Wide():
+            exact = tensors(eager(*[double[i] for i in order]))
+    return unlike(got, want, exact), unlike(*map(tensors, (right, left, double)))
 
 
 def tensors(found):
@@ -121,17 +130,17 @@ def tensors(found):
     ]
 
 
-def unlike(got, want, low, where=""):
-    """What tells two lists of tensors apart, or None."""
+def unlike(got, want, exact):
+    """What tells two lists of tensors apart, or None; `exact` is `want` in float64."""
     if len(got) != len(want):
-        return f"{where}{len(got)} tensors, not {len(want)}"
-    tolerance = 2e-2 if low else 1e-5
-    for a, b in zip(got, want, strict=True):
-        if (a.shape, a.dtype) != (b.shape, b.dtype):
-            return f"{where}{tuple(a.shape)} {a.dtype}, not {tuple(b.shape)} {b.dtype}"
-        wide = torch.complex128 if a.is_complex() else torch.float64
-        if not torch.allclose(a.to(wide), b.to(wide), rtol=tolerance, atol=tolerance, equal_nan=True):
-            return f"{where}values"
+        return f"{len(got)} tensors, not {len(want)}"
+    for have, eager, true in zip(got, want, exact, strict=True):
+        if (have.shape, have.dtype) != (eager.shape, eager.dtype):
+            return f"{tuple(have.shape)} {have.dtype}, not {tuple(eager.shape)} {eager.dtype}"
+        try:
+            assert_as_near(have, eager, true)
+        except AssertionError as error:
+            return f"values: {error}"
     return None
 
 

@@ -101,6 +101,7 @@ class Baseline:
         """The graph, kept or captured by the worker with Dynamo on the recorded values. Raises TaskError."""
         if (kept_graph := captures.without_dynamo(subgraph, self._config.device)) is not None:
             return kept_graph
+        self._see_whether_it_lives()
         name, rotation = _key(subgraph, "direct"), Rotation.of(subgraph)
         with self._lease.host():
             arena, sets = draw_sets(subgraph, subgraph, rotation, None, SET_KINDS[:1])
