@@ -252,17 +252,6 @@ class ExperienceConfig(_Section):
     """Show hints that models wrote, but for a random fifth of the episodes, which show their worth."""
 
 
-class ValidatorConfig(_Section):
-    """A model's opinion on whether a right candidate cheats (Kernel Foundry 3.2.2)."""
-
-    model: str | None = None
-    """Ask this model, too, whether a right pass cheats: openai/NAME, anthropic/NAME or replay:FILE."""
-    base_url: str | None = None
-    """The validator's address. None: that of the models of its provider."""
-    decisive: bool = False
-    """A flagged candidate is refused; else the flag is shown and changes nothing."""
-
-
 class Config(_Section):
     """All settings of a run."""
 
@@ -272,7 +261,6 @@ class Config(_Section):
     agent: AgentConfig = AgentConfig()
     experience: ExperienceConfig = ExperienceConfig()
     search: SearchConfig = SearchConfig()
-    validator: ValidatorConfig = ValidatorConfig()
 
 
 def known_keys() -> list[str]:

@@ -275,9 +275,6 @@ class BenchOptions(DeviceOptions, PresetOptions, PoolOptions, total=False):
 class EvaluatorOptions(DeviceOptions, PresetOptions, PoolOptions, total=False):
     """How candidates are judged."""
 
-    validator: Annotated[str | None, Option(key="validator.model", metavar="MODEL")]
-    base_url: Annotated[str | None, Option(key="validator.base_url", shown="the provider's")]
-
 
 class EvalOptions(EvaluatorOptions, StoreOptions, total=False):
     """Options of an evaluation."""

@@ -152,11 +152,11 @@ def test_model_named_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_roles_have_models_of_their_own() -> None:
-    own = {"roles.hint_distiller": {"name": "anthropic/x"}, "validator.model": "openai/z"}
+    own = {"roles.hint_distiller": {"name": "anthropic/x"}}
     config = load_config(None, own | {"model.name": "openai/y", "model.base_url": "http://here/v1"})
-    named = [role_config(config, role).name for role in ("agent", "hint_distiller", "validator")]
-    assert named == ["openai/y", "anthropic/x", "openai/z"]
-    assert role_config(config, "validator").base_url == "http://here/v1"
+    named = [role_config(config, role).name for role in ("agent", "hint_distiller")]
+    assert named == ["openai/y", "anthropic/x"]
+    assert role_config(config, "agent").base_url == "http://here/v1"
     assert role_config(config, "hint_distiller").base_url is None
     plain = load_config(None, {"model.name": "openai/y"})
     assert role_config(plain, "hint_distiller").name == "openai/y"

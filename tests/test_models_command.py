@@ -30,13 +30,13 @@ def test_what_is_configured(call: Call, monkeypatch: pytest.MonkeyPatch) -> None
         "--price",
         "openai/own=1,2",
     ]
-    code, out, err = call("models", *words, "--set", "validator.model=anthropic/other")
+    code, out, err = call("models", *words, "--set", 'roles.hint_distiller={"name": "anthropic/other"}')
     assert (code, err) == (0, "")
     assert KEY not in out
-    own, haiku, validator = out.splitlines()[1:4]
+    own, haiku, distiller = out.splitlines()[1:4]
     assert re.search(r"agent +openai/own +0\.7 +the provider's own +OPENAI_API_KEY is set +1 / 2", own)
     assert re.search(r"0\.3 +.*ANTHROPIC_API_KEY is not set +1 / 5", haiku)
-    assert validator.startswith("validator") and validator.endswith("unknown")
+    assert distiller.startswith("hint_distiller") and distiller.endswith("unknown")
     [only] = json.loads(call("models", "--json")[1])["models"]
     assert (only["model"], only["key"], only["price"]) == ("expert", None, {"input": 0.0, "output": 0.0})
 

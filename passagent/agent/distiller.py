@@ -6,22 +6,28 @@ to the very task it comes from.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from typing import Any
 
-from passagent.agent import structured
+from pydantic import ValidationError
+
 from passagent.agent.context import JudgedNode, diagnosis_of, unified
 from passagent.agent.prompt import render
-from passagent.agent.structured import Save, read_answer
 from passagent.agent.tokens import cut_end
 from passagent.config import Config
 from passagent.evaluator.result import GraphResult
 from passagent.experience.diagnosis import LABELS, Diagnosis
 from passagent.experience.hints import MAX_ADVICE, LearnedHint, Situation, fitness
 from passagent.models import open_model, role_config
-from passagent.models.types import Message, Model, ToolSpec
+from passagent.models.types import Message, Model, Reply, ToolSpec
 from passagent.tasks import Task
 
+AGAIN = "That was no answer: {reason}. Call `{name}` once."
+Save = Callable[[Reply, LearnedHint | None], None]
+"""Called with each reply, and the hint once there is one; returns when both are safe."""
 ROLE = "hint_distiller"
 """The role of its calls in the ledger."""
 MAX_DIFF = 8_000
@@ -68,11 +74,27 @@ def open_distiller(config: Config) -> Model | None:
 
 
 async def ask(
-    model: Model, improvement: Improvement, save: Save[LearnedHint] = lambda reply, hint: None
+    model: Model, improvement: Improvement, save: Save = lambda reply, hint: None
 ) -> LearnedHint | None:
     """Return the model's hint; None after a second malformed reply. Raises what the model raises."""
-    question = (prompt(improvement), TOOL)
-    return await structured.ask(model, question, partial(read, improvement), lambda error: None, save)
+    messages: list[Message] = [{"role": "user", "content": prompt(improvement)}]
+    reply = await model.complete(messages, [TOOL])
+    hint = None
+    try:
+        hint = read(improvement, reply.message)
+    except ValueError as error:
+        save(reply, None)
+        text = AGAIN.format(reason=error, name=TOOL.name)
+        results = [
+            {"role": "tool", "tool_call_id": call["id"], "name": call["name"], "content": text}
+            for call in reply.message["tool_calls"]
+        ]
+        messages += [reply.message, *(results or [{"role": "user", "content": text}])]
+        reply = await model.complete(messages, [TOOL])
+        with suppress(ValueError):
+            hint = read(improvement, reply.message)
+    save(reply, hint)
+    return hint
 
 
 def prompt(improvement: Improvement) -> str:
@@ -103,11 +125,34 @@ def read(improvement: Improvement, message: Message) -> LearnedHint:
     """Read the hint of a reply, from its tool call or else its text. Raises ValueError with what is wrong."""
     run_id, number = improvement.after.node.run_id, improvement.after.node.number
     origin = {"id": f"run-{run_id}-episode-{number}", "source": f"run {run_id}, episode {number}"}
-    hint = read_answer(message, TOOL, LearnedHint, **origin)
+    hint = _hint(_arguments(message) | origin)
     operators, dtypes = frozenset(improvement.task.operators), frozenset(improvement.dtypes)
     if not fitness(hint, Situation(hint.trigger[0], operators, improvement.target, dtypes)):
         raise ValueError("context: it leaves out the very task that the hint comes from")
     return hint
+
+
+def _arguments(message: Message) -> dict[str, Any]:
+    """The arguments of the first call of TOOL, else the JSON in the text. Raises ValueError."""
+    content = message["content"]  # a model may wrap its JSON
+    braced = content[content.find("{") : content.rfind("}") + 1]
+    calls = [call["arguments"] for call in message["tool_calls"] if call["name"] == TOOL.name]
+    try:
+        arguments = json.loads(calls[0] if calls else braced)
+    except ValueError:
+        raise ValueError("it holds no valid JSON object") from None
+    if not isinstance(arguments, dict):
+        raise ValueError("it holds no JSON object")
+    return arguments
+
+
+def _hint(values: dict[str, Any]) -> LearnedHint:
+    try:
+        return LearnedHint.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        text = first["msg"].removeprefix("Value error, ")
+        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {text}") from None
 
 
 def _outcome(graph: GraphResult) -> str:

@@ -74,8 +74,6 @@ def observation(
     parts += _loose(graphs)
     parts += _speedups(graphs)
     parts.append(f"diagnosis: {diagnosis}" if diagnosis and evaluation.status == "ok" else "")
-    if evaluation.validator and evaluation.status == "ok":
-        parts.append(opinion_line(evaluation.validator))
     parts += [_score(evaluation, parent_as, best_as), evaluation.stopped_early or ""]
     score = "none" if evaluation.as_score is None else f"{evaluation.as_score:.4f}"
     status = evaluation.status + (" (not run)" if evaluation.unrecorded else "")
@@ -95,16 +93,6 @@ def verdict(evaluation: Evaluation) -> dict[str, Any]:
         "is_loose": bool(_loose_graphs(evaluation.graphs)),
         "is_run": not evaluation.unrecorded,
     }
-
-
-def opinion_line(validator: Mapping[str, Any]) -> str:
-    """`Evaluation.validator` in a line, for people and for the agent."""
-    line, why = f"validator {validator['model']}: ", "; ".join(validator["reasons"])
-    if validator["likelihood"] is None:
-        return line + why
-    meaning = "it is refused" if validator["decisive"] else "a flag, it changes no score"
-    flag = f" (over {validator['threshold']:g}: {meaning})" if validator["flagged"] else ""
-    return f"{line}likelihood of cheating {validator['likelihood']:.2f}{flag}{': ' if why else ''}{why}"
 
 
 def _counts(graphs: list[GraphResult]) -> str:

@@ -44,14 +44,13 @@ def evaluate(task: Task, **options: Unpack[EvalOptions]) -> Output:
 
     A pass that was measured before on this machine is answered from the store. Exit code 1 if it is not ok.
     """
-    from passagent.agent.observe import opinion_line
     from passagent.evaluator.candidate import Candidate
     from passagent.tasks import load_task
     from passagent.view.evaluation import evaluation_text
 
     if options["reward"] is not None:
-        if options["fresh"] or options["validator"] is not None:
-            raise UsageError("--reward takes neither --fresh nor --validator")
+        if options["fresh"]:
+            raise UsageError("--reward does not take --fresh")
         from passagent.data.rl.reward import write_reward
 
         settings, place = settings_of(EvalOptions, options), Path(options["reward"])
@@ -67,8 +66,6 @@ def evaluate(task: Task, **options: Unpack[EvalOptions]) -> Output:
     data = json_text.loads(evaluation.model_dump_json())  # it knows how to write nan and inf
     data |= {"measured_at": result.measured_at, "from_store": result.from_store}
     lines = [evaluation_text(evaluation)]
-    if evaluation.validator is not None:
-        lines.append(opinion_line(evaluation.validator))
     if result.from_store:
         lines.append(f"measured {result.measured_at}, from the store; --fresh measures again")
     return Output(data, "\n".join(lines), _problem(evaluation))

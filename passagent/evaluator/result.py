@@ -263,8 +263,6 @@ class Evaluation(BaseModel):
     """These files, of a correct candidate that was just evaluated; a store keeps them by `plans`."""
     edited: list[str] = Field(default_factory=list)
     """Files of plans that are not as they were recorded: whoever evaluates changed them."""
-    validator: dict[str, Any] | None = None
-    """A model's opinion on whether the candidate cheats (optional): likelihood, reasons, model, flagged."""
     protections: dict[str, str] = Field(default_factory=dict)
     """Layers of the worker's sandbox: name to `on` or `off: reason`."""
     device_state: dict[str, Any] = Field(default_factory=dict)

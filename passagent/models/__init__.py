@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from passagent import extend
-from passagent.config import Config, ModelChoice, ModelConfig
+from passagent.config import Config, ModelConfig
 from passagent.errors import UsageError, nearest
 from passagent.models.ensemble import Ensemble
 from passagent.models.types import Model
@@ -28,13 +28,11 @@ def open_model(config: ModelConfig) -> Model:
 
 
 def role_config(config: Config, role: str) -> ModelConfig:
-    """The settings of the model of a `role`: `agent`, `hint_distiller` or `validator`.
+    """The settings of the model of a `role`: `agent` or `hint_distiller`.
 
     An ensemble's first model stands for it where a role has no model of its own.
     """
     choice = getattr(config.roles, role, None) if role != "agent" else None
-    if role == "validator" and config.validator.model:
-        choice = ModelChoice(name=config.validator.model, base_url=config.validator.base_url)
     return config.model.of(choice) if choice else config.model.members()[0]
 
 

@@ -70,5 +70,4 @@ def distinct_models(config: Config) -> list[ModelConfig]:
 
 def other_roles(config: Config) -> list[str]:
     """Return the roles beside the agent's that have a model of their own."""
-    roles = [role for role in type(config.roles).model_fields if getattr(config.roles, role) is not None]
-    return [*roles, "validator"] if config.validator.model else roles
+    return [role for role in type(config.roles).model_fields if getattr(config.roles, role) is not None]

@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from passagent.agent import validator
 from passagent.agent.observe import observation, verdict
 from passagent.agent.prompt import note_of
 from passagent.agent.tool_specs import ToolAnswer
@@ -25,7 +24,6 @@ from passagent.evaluator.service.pool import SubjectLost
 from passagent.sandbox.environment import evaluator_version
 from passagent.search.finalists import confirmed_evaluation, evaluation_of
 from passagent.search.islands import IslandView
-from passagent.search.run_models import ask_validator, is_validation_due
 from passagent.search.session import Session
 from passagent.search.stop import Want
 from passagent.store import Episode, Node, Store, nodes
@@ -139,21 +137,17 @@ async def _judge(session: Session, node: Node, candidate: Candidate) -> tuple[No
         with store.transaction():
             charged = None if evaluation.unrecorded else session.run.id
             evaluation_id = stored.id if stored else keep(store, case, evaluation, charged)
-            if not is_validation_due(session, node, evaluation):
-                return _finish(session, node, evaluation_id, evaluation), evaluation
+            return _finish(session, node, evaluation_id, evaluation), evaluation
     finally:
         release()
-    evaluation_id, evaluation = await ask_validator(session, node, case, evaluation)
-    return _finish(session, node, evaluation_id, evaluation), evaluation
 
 
 def _recall(session: Session, node: Node, case: Case, bar: float) -> Known | None:
     """Find the evaluation of these files, else of the same program in other ones."""
-    fits = partial(validator.settings_fit, config=session.config.validator)
-    stored = recall(session.store, case, fits, unstable=True, bar=bar)
+    stored = recall(session.store, case, unstable=True, bar=bar)
     for twin in nodes.twins(session.store, node, TWINS) if stored is None else ():
         other = replace(case, subject=Candidate(nodes.get_files(session.store, twin)))
-        stored = stored or recall(session.store, other, fits, unstable=True, bar=bar)
+        stored = stored or recall(session.store, other, unstable=True, bar=bar)
     return stored
 
 

@@ -57,9 +57,8 @@ async def search(session: Session) -> None:
                 sessions.end(session.store, session.run.id, state, reason, session.elapsed_s)
             except PassagentError as error:
                 log.warning("the session's end could not be stored: %s", error)
-            for model in (session.distiller, session.validator):
-                if model is not None:
-                    await model.close()
+            if session.distiller is not None:
+                await session.distiller.close()
 
 
 async def _watched(session: Session) -> None:

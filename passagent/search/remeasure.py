@@ -16,7 +16,6 @@ from passagent.evaluator.service.pool import on_one_device
 from passagent.sandbox.environment import evaluator_version
 from passagent.search import finalists
 from passagent.search.candidates import evaluate
-from passagent.search.finalists import evaluation_of
 from passagent.search.session import ROUNDS, Session
 from passagent.store import Node, Store, nodes, runs
 
@@ -101,15 +100,13 @@ async def measure_again(session: Session) -> None:
 
 
 async def _evaluate(session: Session, node: Node) -> tuple[int, Evaluation]:
-    """The node's evaluation here: its id and itself. A validator's opinion of it holds here, too."""
+    """The node's evaluation here: its id and itself."""
     store, candidate = session.store, Candidate(nodes.get_files(session.store, node))
     case = Case(session.task, candidate, session.environment)
-    stored = recall(store, case, lambda opinion: True, unstable=True)
+    stored = recall(store, case, unstable=True)
     if stored is not None:
         return stored.id, stored.evaluation
     evaluation = await evaluate(session, candidate)
-    before = evaluation_of(store, node, samples=False)
-    evaluation = evaluation.model_copy(update={"validator": before.validator})
     return keep(store, case, evaluation, session.run.id), evaluation
 
 

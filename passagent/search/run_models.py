@@ -1,9 +1,8 @@
 """The models of a run: who writes an episode, who else is asked, and what calls may take of budgets.
 
-The cheating validator (Kernel Foundry 3.2.2) looks at a candidate that would become an elite. The hint
-distiller (Kernel Foundry 3.4) is asked once about each episode that ended with progress. That it is to be
-asked is stored with the episode's end, so the next process asks after a crash. A reply and its outcome are
-stored together, so nothing is paid for twice.
+The hint distiller (Kernel Foundry 3.4) is asked once about each episode that ended with progress. That it is
+to be asked is stored with the episode's end, so the next process asks after a crash. A reply and its outcome
+are stored together, so nothing is paid for twice.
 """
 
 from __future__ import annotations
@@ -13,12 +12,9 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from passagent.agent import distiller, validator
+from passagent.agent import distiller
 from passagent.agent.distiller import Improvement
-from passagent.agent.validator import Opinion
 from passagent.config import ModelChoice
-from passagent.evaluator.result import Candidate, Evaluation
-from passagent.evaluator.service.known import Case, keep
 from passagent.evaluator.target import kind_of
 from passagent.experience.hints import LearnedHint
 from passagent.models import open_model
@@ -26,7 +22,6 @@ from passagent.models.ensemble import Ensemble, Outcome, choose, member
 from passagent.models.retry import Metered, Retrying
 from passagent.models.types import Model, Reply
 from passagent.search.episode_context import judged_node
-from passagent.search.islands import IslandView
 from passagent.search.session import EXPERT, Session, Stopping
 from passagent.search.stop import Want
 from passagent.store import SEEDS, Episode, Node, episodes, hint_uses, ledger, nodes
@@ -83,41 +78,6 @@ def metered(session: Session, episode: Episode, model: Model, role: str = "agent
         pause=lambda seconds: session.in_time(asyncio.sleep(seconds)),
         role=role,
     )
-
-
-def is_validation_due(session: Session, node: Node, evaluation: Evaluation) -> bool:
-    """Tell whether to ask the validator: the node would be an elite, and it was not asked yet."""
-    if session.validator is None or validator.is_settled(evaluation, session.config.validator):
-        return False
-    limit = session.config.search.elites
-    elites = IslandView(session.store, node.run_id, node.island).elites(limit)
-    score = -1.0 if evaluation.as_score is None else evaluation.as_score
-    return len(elites) < limit or score > elites[-1].fitness
-
-
-async def ask_validator(
-    session: Session, node: Node, case: Case, evaluation: Evaluation
-) -> tuple[int, Evaluation]:
-    """The evaluation with the validator's opinion, as stored: its id and itself.
-
-    Raises what the model raises, and Stopping where a budget has no room.
-    """
-    assert session.validator is not None and isinstance(case.subject, Candidate)
-    store, config = session.store, session.config
-    episode = episodes.get_episode(store, node.episode_id)
-    model = metered(session, episode, session.validator, validator.ROLE)
-    opinions: list[tuple[int, Evaluation]] = []
-
-    def save(reply: Reply, opinion: Opinion | None) -> None:
-        with store.transaction():
-            model.settle(reply.usage, reply.stop_reason)
-            if opinion is not None:
-                judged = validator.with_opinion(evaluation, opinion)
-                opinions.append((keep(store, case, judged), judged))
-        session.events.look()
-
-    await validator.ask(model, session.task, case.subject, config.validator, save)
-    return opinions[-1]
 
 
 async def distil(session: Session, island: int) -> None:

@@ -19,7 +19,6 @@ from typing import Any
 from passagent import __version__, extend
 from passagent.agent.distiller import open_distiller
 from passagent.agent.prompt import check_role
-from passagent.agent.validator import open_validator
 from passagent.config import Config, SearchConfig, override, validate
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.fleet.opening import LOCAL, check_devices, device_label, open_pool
@@ -126,8 +125,7 @@ def check_money(config: Config, model: Model) -> None:
 def _prices(config: Config, model: Model) -> dict[str, Price | None]:
     """The prices of all models that are paid for, by their names."""
     distiller = config.roles.hint_distiller
-    others = [config.validator.model, distiller.name if distiller else None]
-    return prices_of(config.model, [*model_names(model), *(name for name in others if name)])
+    return prices_of(config.model, [*model_names(model), *([distiller.name] if distiller else [])])
 
 
 def stored_config(run: Run) -> Config:
@@ -203,7 +201,6 @@ def open_session(
         device_name=device_label(config.evaluator),
         events=events,
         prices=_prices(config, parts.model),
-        validator=open_validator(config),
         distiller=open_distiller(config) if memory and not memory.is_excluded else None,
         memory=memory,
         begun=parts.begun,
@@ -325,9 +322,8 @@ async def work(session: Session, on_event: OnEvent | None = None) -> Path | None
             raise failure from error
         finally:
             reporting.cancel()
-            for resource in (session.model, session.validator, session.evaluator):
-                if resource is not None:
-                    await resource.close()
+            for resource in (session.model, session.evaluator):
+                await resource.close()
     return export_best(store, runs.get_run(store, run.id))
 
 

@@ -102,7 +102,7 @@ class Requested(OfEpisode):
     """A model was asked: what an answer and a failure have in common."""
 
     role: str
-    """`agent`, `validator` or `hint_distiller`."""
+    """`agent` or `hint_distiller`."""
     model: str
     attempt: int
     latency_s: float | None

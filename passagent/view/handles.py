@@ -11,7 +11,6 @@ import html
 import json
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
@@ -25,6 +24,7 @@ from passagent.options import EvaluatorOptions, config_of
 from passagent.search import finalists
 from passagent.search.thread import LoopThread
 from passagent.store import Store, nodes, runs
+from passagent.store.database import now
 from passagent.tasks import Task, load_task
 
 if TYPE_CHECKING:
@@ -304,11 +304,9 @@ class Evaluator:
         self._open(config_of(EvaluatorOptions, checked(EvaluatorOptions, options)), runs_dir, notify)
 
     def _open(self, config: Config, runs_dir: str | Path | None, notify: Callable[[str], None]) -> None:
-        from passagent.agent.validator import open_validator
         from passagent.evaluator.fleet.opening import open_pool
 
         self._config, self._runs_dir = config, runs_dir
-        self._model = open_validator(self._config)
         self._pool = open_pool(self._config.evaluator, notify)
         self._thread = LoopThread("passagent-evaluator")
 
@@ -328,23 +326,22 @@ class Evaluator:
         return await asyncio.wrap_future(self._thread.start(self._evaluate(task, candidate, fresh)))
 
     async def _evaluate(self, task: Task | str | Path, candidate: CandidateLike, fresh: bool) -> Result:
-        from passagent.agent.validator import Judges, judged
+        from passagent.evaluator.fleet.opening import environment_key
+        from passagent.evaluator.service import known
 
         loaded = task if isinstance(task, Task) else load_task(task)
-        judges = Judges(self._pool.evaluate, self._model)
-        with Store.open(self._runs_dir) if self._runs_dir is not None else nullcontext() as store:
-            result = await judged(judges, store, loaded, _candidate(candidate), self._config, fresh)
+        subject = _candidate(candidate)
+        if self._runs_dir is None:
+            return Result(await self._pool.evaluate(loaded.path, subject), now(), from_store=False)
+        case = known.Case(loaded, subject, environment_key(self._config.evaluator))
+        with Store.open(self._runs_dir) as store:
+            result = await known.evaluate(self._pool.evaluate, store, case, fresh)
         return Result(result.evaluation, result.measured_at, result.from_store)
 
     def close(self) -> None:
         """End its processes; an evaluation that is under way raises InfrastructureError."""
-        self._thread.run(self._close())
+        self._thread.run(self._pool.close())
         self._thread.close()
-
-    async def _close(self) -> None:
-        await self._pool.close()
-        if self._model is not None:
-            await self._model.close()
 
     def __enter__(self) -> Self:
         return self

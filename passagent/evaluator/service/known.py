@@ -18,7 +18,6 @@ import shutil
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel
 
@@ -67,22 +66,11 @@ async def evaluate(judge: Judge, store: Store, case: Case, fresh: bool = False) 
     return Known(keep(store, case, evaluation), evaluation, now(), from_store=False)
 
 
-def no_opinion(validator: dict[str, Any] | None) -> bool:
-    """Tell whether an evaluation is as it was measured, with no validator's opinion."""
-    return validator is None
-
-
-def recall(
-    store: Store,
-    case: Case,
-    fits: Callable[[dict[str, Any] | None], bool] = no_opinion,
-    unstable: bool = False,
-    bar: float | None = None,
-) -> Known | None:
+def recall(store: Store, case: Case, unstable: bool = False, bar: float | None = None) -> Known | None:
     """The newest evaluation of an equal case, if there is one that stands.
 
-    `fits` says of its `validator` whether it may be used, and `unstable` whether its timing may have been so.
-    Under a `bar`, an AS, one will do that was measured under another, if it was not cut short or is below.
+    `unstable`: its timing may have been so. Under a `bar`, an AS, one will do that was measured under
+    another, if it was not cut short or is below.
     """
 
     def is_precise(evaluation: Evaluation) -> bool:
@@ -103,7 +91,7 @@ def recall(
         evaluation = Evaluation.model_validate(result | {"task": case.task.name})
         is_stable = unstable or not any(graph.unstable for graph in evaluation.graphs)
         is_repeatable = is_stable and not evaluation.rests_on_measurement
-        if is_repeatable and fits(evaluation.validator) and is_precise(evaluation):
+        if is_repeatable and is_precise(evaluation):
             return Known(evaluation_id, evaluation, measured_at)
     return None
 
