@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 export OMP_WAIT_POLICY := passive
 
-.PHONY: demo test test-processors lint types docs check-wheel check-docs check-site check-web check-mcp check-cluster check-exports check-long check-models check-suites clean
+.PHONY: demo test test-processors lint types docs check-wheel check-docs check-site check-web check-mcp check-cluster check-exports check-long check-models clean
 demo: $(VENV)/.installed
 	$(BIN)/passagent run example:add_layer_norm --iters 8 --islands 2 --seed 1
 
@@ -63,14 +63,10 @@ check-cluster: $(VENV)/.installed-test
 check-mcp: $(VENV)/.installed-test
 	$(BIN)/python -m pytest checks/test_mcp.py
 
-# What `best` writes for other suites, read by flashinfer-bench's own classes.
-check-suites: $(VENV)/.installed-test
-	$(BIN)/python -m pytest checks/test_solutions.py
-
-# What takes long: tests marked so, many kills, Inductor's compiler.
+# What takes long: tests marked so, a KernelBench problem from import to `best`, many kills, Inductor's compiler.
 check-long: $(VENV)/.installed-test
 	$(PYTEST) -m long
-	$(CHECK) checks/test_collect.py checks/test_kills.py checks/test_inductor.py
+	$(CHECK) checks/test_collect.py checks/test_kernelbench.py checks/test_kills.py checks/test_inductor.py
 
 # Whole models of transformers and timm, extracted; in an environment that has them.
 check-models: $(VENV)/.installed-models

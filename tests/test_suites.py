@@ -14,7 +14,7 @@ from passagent.tasks import constraints, load_task
 from passagent.tasks.suites.forked_jobs import JobResult, Jobs, Refused
 from passagent.tasks.suites.import_problems import RECORD, make_tasks, open_record
 from passagent.tasks.suites.import_problems import import_problems as run_import
-from passagent.tasks.suites.loading_problems import input_bytes, load_problem
+from passagent.tasks.suites.loading_problems import load_problem
 from passagent.tasks.suites.problems import How, find_problems
 
 HEAD = "import torch\nimport torch.nn as nn\n\n"
@@ -128,38 +128,6 @@ def test_inputs_that_no_constant_makes_smaller_are_too_large(suite, tmp_path):
     with pytest.raises(Refused) as refused:
         list(load_problem(problem, tmp_path, "cpu", 1024))
     assert refused.value.reason == "too_large"
-
-
-DEFINITION = {
-    "name": "rms_norm",
-    "op_type": "norm",
-    "axes": {"batch": {"type": "var"}, "hidden": {"type": "const", "value": 32}},
-    "inputs": {
-        "x": {"shape": ["batch", "hidden"], "dtype": "float16"},
-        "eps": {"shape": None, "dtype": "float32"},
-    },
-    "reference": "def run(x, eps):\n    return x * (x.float().square().mean(-1, True) + eps)\n",
-}
-
-
-def test_definitions_and_tests_of_a_task_are_read(tmp_path):
-    (tmp_path / "norm.json").write_text(json.dumps(DEFINITION))
-    [problem] = find_problems("flashinfer", str(tmp_path), [1])
-    shapes = [one.model.args[0].shape for one in load_problem(problem, tmp_path, "cpu", None)]
-    assert shapes == [(1, 32), (16, 32), (128, 32)]
-    place = tmp_path / "problems" / "scale"
-    place.mkdir(parents=True)
-    (place / "task.yml").write_text("tests:\n  - {size: 4, seed: 1}\n  - {size: 512, seed: 1}\n")
-    (place.parent / "utils.py").write_text("FACTOR = 3\n")
-    (place / "reference.py").write_text(
-        "import torch\nfrom utils import FACTOR\n\n\ndef generate_input(size, seed):\n"
-        "    return torch.full((size,), float(seed)), torch.ones(size)\n\n\n"
-        "def ref_kernel(data):\n    return data[0] * FACTOR + data[1]\n"
-    )
-    [problem] = find_problems("gpumode", str(tmp_path), [1])
-    [loaded] = load_problem(problem, tmp_path, "cpu", 1024)  # the other one is larger
-    assert input_bytes(loaded.model.args) == 32
-    assert loaded.model.module(*loaded.model.args).tolist() == [4.0] * 4
 
 
 def answering(monkeypatch, answers):

@@ -219,10 +219,10 @@ def best(run: Run, **options: Unpack[BestOptions]) -> Output:
     with Store.open(options["runs_dir"], create=False) as store:
         record = runs.find_run(store, run)
         task = stored_task(record)
-        if form in ("kernelbench", "flashinfer"):
+        if form == "kernelbench":
             from passagent.packages.delivery import suite_modules
 
-            path /= suite_modules.file_name(task, form, record.id)
+            path /= suite_modules.file_name(task)
         _check_place(path, form in ("review", "pass"), options["force"] or form == "pass")
         delivery = _delivered(store, record, task, options["standalone"] or form not in ("review", "pass"))
         files, recording = delivery.files, delivery.recording
@@ -237,9 +237,6 @@ def best(run: Run, **options: Unpack[BestOptions]) -> Output:
                 for name, text in pass_files(delivery, recording, task).items():
                     _check_place(path / name, False, options["force"])
                     write_whole(path / name, text)
-            elif recording is not None and form == "flashinfer":
-                solution = suite_modules.solution(task, recording, files, record.id)
-                write_whole(path, json_text.dumps(solution, indent=2) + "\n")
             else:
                 _clear(path)
                 path.mkdir(parents=True, exist_ok=True)

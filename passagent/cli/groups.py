@@ -84,8 +84,8 @@ class BestOptions(StoreOptions, total=False):
     out: Annotated[str, Option("The directory to write.", metavar="DIR")]
     force: Annotated[bool, Option("Replace the pass files in it.")]
     standalone: Annotated[bool, Option("Write it so that it runs without passagent.")]
-    format: Annotated[Literal["review", "pass", "kernelbench", "flashinfer"], Option(default="review")]
-    """A directory to review, files for --passes-dir, KernelBench's ModelNew, flashinfer-bench's Solution."""
+    format: Annotated[Literal["review", "pass", "kernelbench"], Option(default="review")]
+    """A directory to review, files for --passes-dir, KernelBench's ModelNew."""
 
 
 class ImportOptions(TypedDict, total=False):

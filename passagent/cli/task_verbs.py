@@ -156,8 +156,8 @@ def _check_coverage(words: list[str], target: str) -> Output:
 @command(tasks_app, "import")
 def tasks_import(
     suite: Annotated[
-        Literal["kernelbench", "opinfo", "flashinfer", "gpumode"],
-        argument("SUITE", "Whose problems: kernelbench, opinfo, flashinfer, gpumode."),
+        Literal["kernelbench", "opinfo"],
+        argument("SUITE", "Whose problems: kernelbench, opinfo (torch's own samples)."),
     ],
     path: Annotated[
         str,

@@ -1,4 +1,4 @@
-"""`best --format`: the passes in place as KernelBench's `ModelNew` or as a Solution of flashinfer-bench."""
+"""`best --format kernelbench`: the passes in place, as KernelBench's `ModelNew`."""
 
 from __future__ import annotations
 
@@ -22,16 +22,12 @@ from passagent.tasks.graphio import load_graph
 from passagent.tasks.reader import Task
 from passagent.tasks.suites.problems import PROBLEM
 
-_SUITES = {"kernelbench": "KernelBench", "flashinfer": "a definition of flashinfer"}
 _NUMBERED = re.compile(r"KernelBench/level(\d+)/(\d+)_|level(\d+)/(\d+)_")
 
 
-def file_name(task: Task, suite: str, run: str) -> str:
-    """Return the name of the file that a suite's scripts look for. Raises UsageError as read_problem."""
-    facts = read_problem(task, suite)[1]
-    if suite == "flashinfer":
-        return f"{facts['group']}_{run}.json"
-    file = facts["origin"]["file"]
+def file_name(task: Task) -> str:
+    """Return the name of the file that KernelBench's scripts look for. Raises UsageError as read_problem."""
+    file = read_problem(task)[1]["origin"]["file"]
     match = _NUMBERED.search(file)
     if match is None:
         raise UsageError(f"{file}: is not named levelN/NUMBER_NAME.py, as KernelBench's problems are")
@@ -39,20 +35,18 @@ def file_name(task: Task, suite: str, run: str) -> str:
     return f"level_{level}_problem_{number}_sample_0_kernel.py"
 
 
-def read_problem(task: Task, suite: str) -> tuple[str, dict[str, Any]]:
+def read_problem(task: Task) -> tuple[str, dict[str, Any]]:
     """Return the problem's text, with the sizes that the task has, and the task's facts.
 
-    Raises UsageError for a task that was not imported from `suite`, and for a part of a problem.
+    Raises UsageError for a task that was not imported from KernelBench, and for a part of a problem.
     """
-    facts = task.subgraphs[0].facts
-    if facts.get("origin", {}).get("suite") != suite:
-        raise UsageError(f"--format {suite}: {task.name} was not imported from {_SUITES[suite]}")
+    facts, asked = task.subgraphs[0].facts, "--format kernelbench"
+    if facts.get("origin", {}).get("suite") != "kernelbench":
+        raise UsageError(f"{asked}: {task.name} was not imported from KernelBench")
     if not (task.path / PROBLEM).is_file() or "returns" not in facts:
-        raise UsageError(
-            f"--format {suite}: {task.path} holds no {PROBLEM}; import it again into another --out"
-        )
-    if facts.get("graph_breaks") or (suite == "kernelbench" and len(task.subgraphs) > 1):
-        raise UsageError(f"--format {suite}: {task.name} is a part of its problem; it has graph breaks")
+        raise UsageError(f"{asked}: {task.path} holds no {PROBLEM}; import it again into another --out")
+    if facts.get("graph_breaks") or len(task.subgraphs) > 1:
+        raise UsageError(f"{asked}: {task.name} is a part of its problem; it has graph breaks")
     return (task.path / PROBLEM).read_text(encoding="utf-8"), facts
 
 
@@ -65,8 +59,8 @@ def first_of(value):
 '''
 
 
-def _call_text(number: int, subgraph: Subgraph, recording: Recording, files: dict[str, str]) -> str:
-    """Return imports and a function `call_NUMBER` of a subgraph's inputs, which returns a tuple.
+def _call_text(subgraph: Subgraph, recording: Recording, files: dict[str, str]) -> str:
+    """Return imports and a function `call` of a subgraph's inputs, which returns a tuple.
 
     In it a pass's function stands for each match. Raises UsageError where no pass matches.
     """
@@ -92,7 +86,7 @@ def _call_text(number: int, subgraph: Subgraph, recording: Recording, files: dic
     text = model_text(graph).replace(f"{_HERE}_", "")
     outer = [line for line in text.splitlines() if line.startswith(("import", "from")) and _HERE not in line]
     forward = ast.parse(text[text.index("class GraphModule") :]).body[0].body[0]  # type: ignore[attr-defined]
-    forward.name, forward.args.args = f"call_{number}", forward.args.args[1:]
+    forward.name, forward.args.args = "call", forward.args.args[1:]
     return "\n".join([*outer, *imports, ast.unparse(forward)])
 
 
@@ -118,8 +112,8 @@ def _function(text: str, file: str) -> str:
     raise UsageError(f"{file}: its replacement_func must end with `return NAME`")
 
 
-def _linked(subject: str, recording: Recording, files: dict[str, str], main: list[str], wanted: str) -> str:
-    """Return one module: what `wanted` of the texts `main` needs of them and of the passes' files."""
+def _linked(subject: str, recording: Recording, files: dict[str, str], main: list[str]) -> str:
+    """Return one module: what ModelNew in the texts `main` needs of them and of the passes' files."""
     passes = ", ".join(recorded.name for recorded in recording.passes)
     about = (
         f"{subject} with {passes} in place. What it holds of passagent\n"
@@ -127,7 +121,7 @@ def _linked(subject: str, recording: Recording, files: dict[str, str], main: lis
     )
     modules = {Path(name).stem: text for name, text in files.items() if name.endswith(".py")}
     text = "\n".join(["import torch", _FIRST, *main])
-    return link(f'"""{about}"""', modules | {_MAIN: text}, _MAIN, [wanted])
+    return link(f'"""{about}"""', modules | {_MAIN: text}, _MAIN, ["ModelNew"])
 
 
 def kernelbench_module(task: Task, recording: Recording, files: dict[str, str]) -> str:
@@ -136,7 +130,7 @@ def kernelbench_module(task: Task, recording: Recording, files: dict[str, str]) 
     `files`: the candidate as it stands without passagent (standalone.py), `recording` what was recorded of it
     on `task`. Raises UsageError for what is not said in one file.
     """
-    text, facts = read_problem(task, "kernelbench")
+    text, facts = read_problem(task)
     file, returns = facts["origin"]["file"], facts["returns"]
     [subgraph] = subgraphs_of(task, recording.device.partition(":")[0])
     tree = ast.parse(text)
@@ -154,13 +148,13 @@ def kernelbench_module(task: Task, recording: Recording, files: dict[str, str]) 
     forms = {"Tensor": "{}[0]", "list": "list({})", "tuple": "{}"}
     if returns not in forms:
         raise UsageError(f"--format kernelbench: {file}: a call returns a {returns}")
-    lines = ["return " + forms[returns].format(f"call_0({', '.join(shapes)})")]
+    lines = ["return " + forms[returns].format(f"call({', '.join(shapes)})")]
     if checks:
         what = "ModelNew computes for the shapes that its passes were written for"
         lines.insert(0, f"if {' or '.join(checks)}:\n    raise ValueError({what!r})")
     forward.body, forward.returns = ast.parse("\n".join(lines)).body, None
-    main = [_call_text(0, subgraph, recording, files), ast.unparse(ast.fix_missing_locations(tree))]
-    return _linked(f"{Path(file).name} of KernelBench (MIT)", recording, files, main, "ModelNew")
+    main = [_call_text(subgraph, recording, files), ast.unparse(ast.fix_missing_locations(tree))]
+    return _linked(f"{Path(file).name} of KernelBench (MIT)", recording, files, main)
 
 
 def _parameters(function: ast.FunctionDef) -> list[str]:
@@ -180,57 +174,3 @@ def _place(original: str, arguments: Sequence[str]) -> str:
         raise UsageError(f"--format kernelbench: {original} is neither an argument nor a weight of Model")
     path = [*(match["path"].split("_modules_") if match["path"] else ()), match["name"]]
     return "self" + "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in path)
-
-
-_ENTRY = "main.py"
-
-
-def solution(task: Task, recording: Recording, files: dict[str, str], run: str) -> dict[str, Any]:
-    """The Solution as plain data; its `run` computes for the shapes of the task's subgraphs.
-
-    `files`: the candidate as it stands without passagent, `recording` what was recorded of it on `task`.
-    Raises UsageError for what is not said in one file.
-    """
-    text, facts = read_problem(task, "flashinfer")
-    [run_function] = [
-        node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef) and node.name == "run"
-    ]
-    name, parameters = str(facts["group"]), _parameters(run_function)
-    main, body = list[str](), list[str]()
-    for number, subgraph in enumerate(subgraphs_of(task, recording.device.partition(":")[0])):
-        metas = [task.subgraphs[number].inputs[place] for place in subgraph.order]
-        names = [meta.original_name.removeprefix("L_").removesuffix("_") for meta in metas]
-        if sorted(names) != sorted(parameters):
-            taken = ", ".join(sorted({*parameters} ^ {*names}))
-            raise UsageError(
-                f"--format flashinfer: {name}: {taken} is no tensor that the captured graph takes"
-            )
-        main.append(_call_text(number, subgraph, recording, files))
-        shapes = " and ".join(
-            f"{word}.shape == {meta.shape!r}" for word, meta in zip(names, metas, strict=True)
-        )
-        body.append(f"    if {shapes}:\n        results = call_{number}({', '.join(names)})")
-        body.append("        return results[0] if len(results) == 1 else results")
-    message = "this solution computes for the shapes that its passes were measured on"
-    main.append(
-        "\n".join([f"def run({', '.join(parameters)}):", *body, f"    raise ValueError({message!r})"])
-    )
-    kernels = (
-        kernel for recorded in recording.passes for plan in recorded.plans for kernel in plan.kernels.values()
-    )
-    return {
-        "name": f"{name}_passagent_{run}",
-        "definition": name,
-        "author": "passagent",
-        "spec": {
-            "language": "triton" if any(recorded.kind == "triton" for recorded in kernels) else "python",
-            "target_hardware": ["cpu" if recording.device == "cpu" else "cuda"],
-            "entry_point": f"{_ENTRY}::run",
-            "dependencies": [],
-            "destination_passing_style": False,
-        },
-        "sources": [
-            {"path": _ENTRY, "content": _linked(f"Definition {name}", recording, files, main, "run")}
-        ],
-        "description": f"run {run} of passagent",
-    }

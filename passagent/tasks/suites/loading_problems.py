@@ -21,8 +21,6 @@ from passagent.tasks.suites.forked_jobs import Refused
 from passagent.tasks.suites.problems import Problem
 
 SEED = 0
-FREE_AXIS = (1, 16, 128)
-"""Sizes of an axis that a definition leaves open and no workload gives."""
 MOST_SAMPLES = 24
 """Limit on the samples of one operator."""
 
@@ -35,7 +33,7 @@ class Loaded:
     cut: dict[str, list[int]] = field(default_factory=dict)
     """Sizes that were made smaller: `{"batch_size": [4096, 64]}`, as written and as it is here."""
     source: str = ""
-    """The text that was run, with what was cut (kernelbench, flashinfer)."""
+    """The text that was run, with what was cut (kernelbench)."""
 
 
 def load_problem(problem: Problem, place: Path, device: str, most_bytes: int | None) -> Iterator[Loaded]:
@@ -233,47 +231,8 @@ def _call(name: str, op: Callable[..., Any], args: Any, kwargs: Any) -> Model:
     return Model(name, forward, tuple(leaves[i].detach() for i in places))
 
 
-def _flashinfer(problem: Problem, place: Path, device: str, _most_bytes: int | None) -> Iterator[Loaded]:
-    """`run(...)` of a definition, with drawn inputs; axes it leaves open take each of FREE_AXIS."""
-    source = problem.files["reference.py"]
-    module = _module(place / "reference.py", source)
-    if not hasattr(module, "run"):
-        raise Refused("no_model", "reference: defines no run")
-    axes, specs = problem.arguments[0]["axes"], problem.arguments[0]["inputs"]
-    fixed = {name: axis["value"] for name, axis in axes.items() if axis.get("type") == "const"}
-    free = [name for name in axes if name not in fixed]
-    for size in FREE_AXIS if free else (0,):
-        sizes = fixed | dict.fromkeys(free, size)
-        seed_all()
-        inputs = tuple(_drawn(spec, sizes, device) for spec in specs.values())
-        yield Loaded(Model(f"{problem.name}_{size}", module.run, inputs), source=source)
-
-
-def _drawn(spec: dict[str, Any], sizes: dict[str, int], device: str) -> Any:
-    dtype = getattr(torch, spec["dtype"], None)
-    if dtype is None:
-        raise Refused("not_captured", f"this torch has no dtype {spec['dtype']}")
-    if spec["shape"] is None:
-        return 1.0 if dtype.is_floating_point else 1
-    shape = [sizes[axis] for axis in spec["shape"]]
-    if dtype.is_floating_point:
-        return torch.randn(shape, device=device).to(dtype)
-    return torch.randint(0, 2, shape, device=device).to(dtype)
-
-
-def _gpumode(problem: Problem, place: Path, _device: str, _most_bytes: int | None) -> Iterator[Loaded]:
-    """`ref_kernel(generate_input(**test))` for each test of its task.yml."""
-    module = _module(place / "reference.py", problem.files["reference.py"])
-    for number, arguments in enumerate(problem.arguments):
-        seed_all()
-        inputs = module.generate_input(**arguments)
-        yield Loaded(Model(f"{problem.name}_{number}", module.ref_kernel, (inputs,)))
-
-
 Loader = Callable[[Problem, Path, str, int | None], Iterator[Loaded]]
 _LOADERS: dict[str, Loader] = {
     "kernelbench": _kernelbench,
     "opinfo": _opinfo,
-    "flashinfer": _flashinfer,
-    "gpumode": _gpumode,
 }

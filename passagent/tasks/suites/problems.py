@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +15,6 @@ from pydantic import BaseModel, ConfigDict
 
 from passagent.errors import UsageError, closest
 from passagent.sandbox.faults import writing
-from passagent.tasks import resources
 from passagent.tasks.reader import ALLOWED, ComputeOps
 from passagent.tasks.suites.forked_jobs import Ended
 
@@ -71,7 +69,7 @@ class Row(Outcome, Ended):
 
 
 PROBLEM = "problem.py"
-"""In a task's directory: the text of the problem that it was made of (kernelbench, flashinfer)."""
+"""In a task's directory: the text of the problem that it was made of (kernelbench)."""
 
 
 class Origin(BaseModel):
@@ -155,46 +153,6 @@ def _number(path: Path) -> tuple[int, str]:
     return int(match.group()) if match else 0, path.name
 
 
-def _flashinfer(root: Path, _levels: Sequence[int]) -> Iterator[Problem]:
-    """Definitions of flashinfer-bench: JSON files with `reference`, `axes` and `inputs`."""
-    paths = [root] if root.is_file() else sorted(root.rglob("*.json"))
-    place = root.parent if root.is_file() else root
-    for path in paths:
-        try:
-            definition = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise UsageError(f"{path}: is not JSON: {error}") from error
-        if not isinstance(definition, dict) or "reference" not in definition:
-            continue
-        yield Problem(
-            name=str(definition.get("name", path.stem)),
-            group=str(definition.get("op_type", "")) or "definition",
-            origin=_origin("flashinfer", path, place),
-            files={"reference.py": str(definition["reference"])},
-            arguments=[{"axes": definition.get("axes", {}), "inputs": definition.get("inputs", {})}],
-        )
-
-
-def _gpumode(root: Path, _levels: Sequence[int]) -> Iterator[Problem]:
-    """Problems of gpu-mode's reference-kernels: directories with task.yml and reference.py."""
-    for path in sorted(root.rglob("task.yml")):
-        here = path.parent
-        if not (here / "reference.py").is_file():
-            continue
-        task = resources.read_yaml(path)
-        files = [here / "reference.py", *sorted(here.glob("*.py")), *sorted(here.parent.glob("*.py"))]
-        sources: dict[str, str] = {}
-        for file in files:
-            sources.setdefault(file.name, file.read_text(encoding="utf-8"))
-        yield Problem(
-            name=here.name,
-            group=here.parent.name,
-            origin=_origin("gpumode", path, root),
-            files=sources,
-            arguments=[dict(test) for test in task.get("tests") or [] if isinstance(test, dict)],
-        )
-
-
 def _operators(words: str) -> Iterator[Problem]:
     """Operators of torch's own samples: `add,softmax`, or `all`."""
     try:
@@ -216,8 +174,6 @@ def _operators(words: str) -> Iterator[Problem]:
 Finder = Callable[[Path, Sequence[int]], Iterator[Problem]]
 _FINDERS: dict[str, tuple[Finder, str]] = {
     "kernelbench": (_kernelbench, "level1/*.py and so on, in it or in its KernelBench/"),
-    "flashinfer": (_flashinfer, "JSON files with `reference`"),
-    "gpumode": (_gpumode, "directories with task.yml and reference.py"),
 }
 """For each suite what finds its problems, and what that looks for."""
 _LICENCES = {"MIT License": "MIT", "Apache License": "Apache-2.0", "BSD 3-Clause": "BSD-3-Clause"}
