@@ -82,7 +82,7 @@ def test_a_row_is_within_tolerance(function, dtypes):
     generator = torch.Generator().manual_seed(0)
     for dtype in ({dtypes}):
         for spread in (1e-3, 1.0, 30.0, 1e4):
-            x = (torch.randn(64, 300, generator=generator) * spread).to(dtype)
+            x = (torch.randn(16, 300, generator=generator) * spread).to(dtype)
             graph = captured(lambda x: {function}, [x])
             authored = write([graph], target="cuda")
             for SIGN in (1.0, -1.0):
