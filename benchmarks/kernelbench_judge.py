@@ -29,8 +29,8 @@ import passagent as pa
 from passagent.data.bench.measure import first_pass
 from passagent.errors import PassagentError
 from passagent.evaluator.candidate import Candidate
+from passagent.packages.delivery.kernelbench_module import file_name, kernelbench_module, read_problem
 from passagent.packages.delivery.standalone import standalone
-from passagent.packages.delivery.suite_modules import file_name, kernelbench_module, read_problem
 from passagent.plan.facts import device_facts
 from passagent.plan.messages import Recorded
 from passagent.plan.record import record, subgraphs_of
@@ -180,7 +180,7 @@ def both(judge: Any, evaluator: Any, process: Any, place: Path, asked: Any) -> l
     task = load_task(place)
     found = []
     try:
-        problem = read_problem(task, "kernelbench")[0]
+        problem = read_problem(task)[0]
         right = first_pass(task, asked.device).files
         candidates = {"": right, "planted": with_an_error(right)}
         for kind, files in candidates.items():
@@ -192,7 +192,7 @@ def both(judge: Any, evaluator: Any, process: Any, place: Path, asked: Any) -> l
             if asked.modules:
                 out = Path(asked.modules) / kind
                 out.mkdir(parents=True, exist_ok=True)
-                (out / file_name(task, "kernelbench", "")).write_text(text)
+                (out / file_name(task)).write_text(text)
             ours = evaluator.evaluate(str(place), files)
             row |= {"ours": ours.status, "theirs": judged(judge, problem, text, asked.device)}
             found.append(row)

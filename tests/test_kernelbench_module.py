@@ -10,9 +10,9 @@ from exported import by_the_expert
 
 from passagent.errors import UsageError
 from passagent.evaluator.candidate import Candidate
+from passagent.packages.delivery.kernelbench_module import file_name, kernelbench_module
 from passagent.packages.delivery.linker import link
 from passagent.packages.delivery.standalone import standalone
-from passagent.packages.delivery.suite_modules import file_name, kernelbench_module
 from passagent.plan.facts import device_facts
 from passagent.plan.record import record, subgraphs_of
 from passagent.tasks import load_task
@@ -83,7 +83,7 @@ def written(task, recorder):
 @pytest.mark.long
 def test_it_computes_what_the_problem_does_and_says_where_it_does_not(task, recorder, tmp_path):
     text = written(task, recorder)
-    assert file_name(task, "kernelbench", "1") == "level_2_problem_7_sample_0_kernel.py"
+    assert file_name(task) == "level_2_problem_7_sample_0_kernel.py"
     for part in ("class ModelNew(nn.Module)", "super(ModelNew, self)", "self.net[0].weight", "self.shift"):
         assert part in text
     assert "passagent.kernels" not in text and "def get_inputs" not in text and "class Model(" not in text
@@ -117,7 +117,7 @@ def test_what_is_no_whole_problem_is_said(task, facts, told):
     known = {name: value for name, value in (FACTS | facts).items() if value is not None}
     (task.path / "graph" / "graph_net.json").write_text(json.dumps(known))
     with pytest.raises(UsageError, match=told):
-        file_name(task, "kernelbench", "1")
+        file_name(task)
 
 
 HIGH = "from b import low\n\n\n# why\ndef high():\n    return low() * math.pi\n"

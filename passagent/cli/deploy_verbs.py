@@ -220,9 +220,9 @@ def best(run: Run, **options: Unpack[BestOptions]) -> Output:
         record = runs.find_run(store, run)
         task = stored_task(record)
         if form == "kernelbench":
-            from passagent.packages.delivery import suite_modules
+            from passagent.packages.delivery import kernelbench_module
 
-            path /= suite_modules.file_name(task)
+            path /= kernelbench_module.file_name(task)
         _check_place(path, form in ("review", "pass"), options["force"] or form == "pass")
         delivery = _delivered(store, record, task, options["standalone"] or form not in ("review", "pass"))
         files, recording = delivery.files, delivery.recording
@@ -230,7 +230,7 @@ def best(run: Run, **options: Unpack[BestOptions]) -> Output:
             raise UsageError(f"run {record.id}: {delivery.notes[0]} --format {form} is made of plans")
         with writing(path, "--out"):
             if recording is not None and form == "kernelbench":
-                write_whole(path, suite_modules.kernelbench_module(task, recording, files))
+                write_whole(path, kernelbench_module.kernelbench_module(task, recording, files))
             elif recording is not None and form == "pass":
                 from passagent.packages.delivery.pass_files import pass_files
 
