@@ -117,7 +117,6 @@ class Session:
     """The follower that reports what happens."""
     prices: dict[str, Price | None] = field(default_factory=dict)
     """Prices of each model; None: not known."""
-    """The model that is asked whether a correct candidate cheats."""
     distiller: Model | None = None
     """The model that is asked what an episode's progress taught."""
     memory: Memory | None = None
