@@ -60,7 +60,7 @@ def first_of(value):
 
 
 def _call_text(subgraph: Subgraph, recording: Recording, files: dict[str, str]) -> str:
-    """Return imports and a function `call` of a subgraph's inputs, which returns a tuple.
+    """Return imports and a function `call_graph` of a subgraph's inputs, which returns a tuple.
 
     In it a pass's function stands for each match. Raises UsageError where no pass matches.
     """
@@ -86,7 +86,7 @@ def _call_text(subgraph: Subgraph, recording: Recording, files: dict[str, str]) 
     text = model_text(graph).replace(f"{_HERE}_", "")
     outer = [line for line in text.splitlines() if line.startswith(("import", "from")) and _HERE not in line]
     forward = ast.parse(text[text.index("class GraphModule") :]).body[0].body[0]  # type: ignore[attr-defined]
-    forward.name, forward.args.args = "call", forward.args.args[1:]
+    forward.name, forward.args.args = "call_graph", forward.args.args[1:]
     return "\n".join([*outer, *imports, ast.unparse(forward)])
 
 
@@ -148,7 +148,7 @@ def kernelbench_module(task: Task, recording: Recording, files: dict[str, str]) 
     forms = {"Tensor": "{}[0]", "list": "list({})", "tuple": "{}"}
     if returns not in forms:
         raise UsageError(f"--format kernelbench: {file}: a call returns a {returns}")
-    lines = ["return " + forms[returns].format(f"call({', '.join(shapes)})")]
+    lines = ["return " + forms[returns].format(f"call_graph({', '.join(shapes)})")]
     if checks:
         what = "ModelNew computes for the shapes that its passes were written for"
         lines.insert(0, f"if {' or '.join(checks)}:\n    raise ValueError({what!r})")
