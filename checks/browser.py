@@ -7,17 +7,14 @@ import os
 import shutil
 import site
 import subprocess
-import tarfile
 import time
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
 
-from environments import ROOT, python_of
+from environments import node_modules, python_of
 
-AXE = "axe-core-4.14.1"
-"""Rules of accessibility (npm, MPL-2.0): fetched for the check, no part of passagent."""
 FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
@@ -27,27 +24,12 @@ LOOKS = [(1280, "light"), (390, "dark")]
 PATIENCE_MS = 120_000
 
 
-def axe_source() -> str:
-    """The text of axe-core, fetched once."""
-    archive = ROOT / ".envs" / f"{AXE}.tgz"
-    if not archive.exists():
-        name, _, version = AXE.rpartition("-")
-        subprocess.run(
-            ["npm", "pack", f"{name}@{version}", "--silent", "--pack-destination", str(archive.parent)],
-            check=True, cwd=archive.parent, stdout=subprocess.DEVNULL,
-        )  # fmt: skip
-    with tarfile.open(archive) as tar:
-        file = tar.extractfile("package/axe.min.js")
-        assert file is not None
-        return file.read().decode()
-
-
 class Browser:
     """A browser whose pages may complain of nothing."""
 
     def __init__(self, chromium) -> None:
         self.chromium = chromium
-        self.axe = axe_source()
+        self.axe = (node_modules("web") / "axe-core/axe.min.js").read_text()
 
     @contextmanager
     def page(self, width=1280, theme="light", quiet=True, **options):

@@ -41,8 +41,8 @@ def python_of(name: str, least: tuple[int, int] | None = None) -> Path:
     return place / "bin/python"
 
 
-def npm_programs(name: str) -> Path:
-    """The directory of the programs that `environments/NAME/package.json` pins, node among them.
+def node_modules(name: str) -> Path:
+    """The directory of the npm packages that `environments/NAME/package.json` pins; programs are in `.bin`.
 
     Raises FileNotFoundError where there is no npm, CalledProcessError where it fails.
     """
@@ -59,7 +59,7 @@ def npm_programs(name: str) -> Path:
             options = ("--no-audit", "--no-fund", "--loglevel=error")
             _run("npm", "install", "--prefix", place, *options)
             made.write_text(text)
-    return place / "node_modules/.bin"
+    return place / "node_modules"
 
 
 def find_python(least: tuple[int, int] | None) -> Path:

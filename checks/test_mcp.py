@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from environments import npm_programs
+from environments import node_modules
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -35,7 +35,7 @@ FILES = tiny.candidate().files
 def programs():
     """The directory of the npm programs; node of that version is there, too."""
     try:
-        return npm_programs("mcp")
+        return node_modules("mcp") / ".bin"
     except FileNotFoundError as error:
         pytest.skip(str(error))
 

@@ -14,7 +14,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from browser import ROOT, answers, browser, served, until
+from browser import answers, browser, served, until
+from environments import ROOT
 
 sys.path.insert(0, str(ROOT / "tests"))
 
