@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic.functional_validators import AfterValidator, field_validator, model_validator
+from pydantic.functional_validators import AfterValidator, field_validator
 
 from passagent import extend
 from passagent.errors import UsageError, nearest
@@ -39,8 +39,6 @@ class EvaluatorConfig(_Section):
     reference: Literal["eager", "inductor"] = "eager"
     """`inductor`: a candidate is timed against torch.compile's default, too, and each subgraph has
     `vs_reference`. Correctness, speedup and AS are relative to eager in either case."""
-    isolation: Literal["sandboxed", "in-process"] = "sandboxed"
-    """`in-process`: kernels of plans that you trust run, not shut in, in threads of this process."""
     budget_s: float = Field(0.5, gt=0)
     """Time for measuring one subgraph, s: slower calls get fewer warm-ups and trials."""
     threads: int | None = Field(None, ge=1)
@@ -55,13 +53,6 @@ class EvaluatorConfig(_Section):
     """Operators of torch that a pass may call; `none` but convolutions; None: what the task says."""
     special_values: bool = True
     """Outputs must be right on special values, too (docs/evaluator.md). `false` is for the paper's table."""
-
-    @model_validator(mode="after")
-    def _can_capture(self) -> EvaluatorConfig:
-        """CUDA ends a capture when another thread of the process waits for the device."""
-        if (self.isolation, self.dispatch) == ("in-process", "graph") and self.device != "cpu":
-            raise ValueError("isolation: in-process has no dispatch: graph on a GPU; take sandboxed")
-        return self
 
 
 class ModelChoice(_Section):

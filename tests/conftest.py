@@ -74,7 +74,19 @@ def lent_forks(forks):
     from passagent.evaluator.judging import referee
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(referee, "_fork_server", lambda config: Lent(forks))
+        patch.setattr(referee, "fork_server", lambda device, threads: Lent(forks))
+        yield
+
+
+@pytest.fixture(scope="module")
+def referee_inside(lent_forks):
+    """Every pool of this process judges in this process."""
+    from inside import RefereeInside
+
+    from passagent.evaluator.service import pool
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pool, "RefereeProcess", RefereeInside)
         yield
 
 

@@ -25,12 +25,10 @@ from passagent.evaluator.result import MANIFEST
 from passagent.evaluator.timing import timing
 from passagent.option_groups import options_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("lent_forks")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("referee_inside")]
 
 TASK = "example:add_layer_norm"
-QUICK = {
-    "evaluator.isolation": "in-process", "evaluator.budget_s": 1e-6, "search.finalists": 0,
-}  # fmt: skip
+QUICK = {"evaluator.budget_s": 1e-6, "search.finalists": 0}
 QUICK_EVALUATOR = {key: value for key, value in QUICK.items() if key.startswith("evaluator.")}
 
 

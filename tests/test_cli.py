@@ -373,11 +373,10 @@ def test_ctrl_c_at_any_moment_is_told(call, stored, monkeypatch):
     assert call("runs")[::2] == (130, "passagent: interrupted\n")
 
 
-def test_eval_tells_people_and_programs(call, lent_forks, tmp_path):
+def test_eval_tells_people_and_programs(call, referee_inside, tmp_path):
     task = tiny.write_subgraph(tmp_path / "real", [4, 64])
     tiny.candidate().write(task / "pass_dir")
-    settings = ("isolation=in-process", "budget_s=1e-6")
-    few = [word for setting in settings for word in ("--set", f"evaluator.{setting}")]
+    few = ["--set", "evaluator.budget_s=1e-6"]
     code, out, _ = call("eval", task, "--json", *few)
     assert code == 0
     data = json.loads(out)
@@ -407,7 +406,7 @@ def test_eval_tells_people_and_programs(call, lent_forks, tmp_path):
     tiny.candidate(body="    return torch.add(a, b)").write(tmp_path / "bad")
     code, out, err = call("eval", task, "--pass-dir", "bad", *few)
     assert code == 1 and one_line(err).endswith("real: the pass is judged refused, not ok")
-    assert "real on cpu (direct, in-process): refused, AS 0.1000" in out
+    assert "real on cpu (direct): refused, AS 0.1000" in out
     assert "Fused.py:" in out and "[" in out
     code, out, err = call("eval", task, "--pass-dir", "bad", "--json", *few)  # from the store
     assert (code, json.loads(out)["status"]) == (1, "refused") and "judged refused" in one_line(err)

@@ -17,14 +17,14 @@ from passagent.agent.observe import observation, verdict
 from passagent.config import EvaluatorConfig
 from passagent.errors import TaskError
 from passagent.evaluator.hardware.machine import Machine
-from passagent.evaluator.judging import effort
+from passagent.evaluator.judging import effort, speed_of_light
 from passagent.evaluator.judging.loaded_worker import LoadedWorker
 from passagent.evaluator.judging.recorder import NO_TRITON
 from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.judging.verdict import evaluate_refused
 from passagent.evaluator.reference import baseline, keeping
 from passagent.evaluator.reference.eager import Output
-from passagent.evaluator.result import MANIFEST, Candidate
+from passagent.evaluator.result import MANIFEST, Candidate, Measured
 from passagent.evaluator.runner.process import Worker
 from passagent.evaluator.score import BEYOND_SET, SETS
 from passagent.evaluator.timing import clocks
@@ -236,6 +236,19 @@ def test_a_refusal_by_the_clock_is_measured_again_by_new_workers_before_it_stand
     assert len(set(asked)) == 3  # two pairs of workers, of which one was replaced
     shown = Counter(float(f"{ns / 1e6:.4g}") for ns in honest.elements())
     assert Counter(graph.compiled_samples_ms) <= shown  # the forged times are gone
+
+
+@pytest.mark.parametrize(("times", "status"), [(1, "ok"), (2, "refused")])
+def test_a_time_beyond_light_is_measured_again_then_refused(times, status, referee, task, monkeypatch):
+    beyond = Measured(claimed=900.0, seen=20.0, bound=40.0, unit="GB/s")
+    answers = iter([beyond] * times)
+    monkeypatch.setattr(speed_of_light, "beyond_light", lambda *of: next(answers, None))
+    result = referee.evaluate(task, candidate())
+    assert result.status == status
+    assert [v.rule for v in result.violations] == ["speed_of_light"] * (status == "refused")
+    assert result.rests_on_measurement == (status == "refused")
+    if status == "refused":
+        assert "900 GB/s" in result.violations[0].message
 
 
 def test_dynamo_dispatch_gives_the_same_verdict(judging_by, task):

@@ -105,14 +105,14 @@ def test_a_target(searched):
         knowledge.read(sample, target_of(load_config(None, own).evaluator))
 
 
-@pytest.mark.usefixtures("lent_forks")
+@pytest.mark.usefixtures("referee_inside")
 def test_a_target_refuses_kernels(tmp_path, monkeypatch):
     """In the evaluator's own process; without it, and without what it refuses, the same pass is right."""
     monkeypatch.chdir(ROOT)
     task = load_task(tiny.write_subgraph(tmp_path / "small", [4, 64]))
     right = tiny.candidate()
     threads = tiny.candidate(setup=tiny.KERNEL.replace("  for (", "#pragma omp parallel for\n  for ("))
-    quick = {"evaluator.budget_s": 1e-6, "evaluator.isolation": "in-process"}
+    quick = {"evaluator.budget_s": 1e-6}
     own = quick | {"evaluator.target": f"{HERE}.target:OneThread"}
     with pa.Evaluator(settings=own) as evaluator:
         assert evaluator.evaluate(task, right).status == "ok"

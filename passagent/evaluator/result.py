@@ -230,8 +230,6 @@ class Evaluation(BaseModel):
     dispatch: str
     reference: str = "eager"
     """The reference of the timing (EvaluatorConfig.reference)."""
-    isolation: str = "sandboxed"
-    """Where its kernels ran (EvaluatorConfig.isolation)."""
     timing: Literal["wall", "none"]
     """`none`: nothing got as far."""
     status: Status

@@ -16,9 +16,8 @@ GRAPH_FIELDS = {
 def evaluation_text(evaluation: Evaluation) -> str:
     """The whole evaluation, several lines."""
     score = interval(evaluation.as_score, evaluation.as_low, evaluation.as_high, 4)
-    how = evaluation.dispatch + ("" if evaluation.isolation == "sandboxed" else f", {evaluation.isolation}")
     parts = [
-        f"{evaluation.task} on {evaluation.device} ({how}): {evaluation.status}, AS {score}",
+        f"{evaluation.task} on {evaluation.device} ({evaluation.dispatch}): {evaluation.status}, AS {score}",
         str(graph_table(evaluation)),
     ]
     if evaluation.es:

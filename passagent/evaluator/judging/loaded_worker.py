@@ -185,7 +185,7 @@ class LoadedWorker:
     def check_indices(self, subgraph: Subgraph, _: GraphResult) -> None:
         """Raise Failed where eager raises for an index and the subject does not: it breaks the worker."""
         held = [graph.reference for graph in self._held.values() if graph.reference.subgraph == subgraph]
-        if self._is_broken or not held or self._config.isolation == "in-process":
+        if self._is_broken or not held:
             return
         wrong = wrong_indices(subgraph, load_graph(held[0].nodes), held[0].order)
         for bad in wrong if (is_cpu := self._config.device == "cpu") else wrong[:1]:

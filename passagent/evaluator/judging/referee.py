@@ -33,7 +33,6 @@ from passagent.evaluator.reference.eager import EagerGraph
 from passagent.evaluator.result import Candidate, Evaluation, Subject
 from passagent.evaluator.runner.worker_process import fork_server
 from passagent.plan import artefact
-from passagent.plan.recorder_process import recording_process
 from passagent.sandbox.child import ForkServer
 from passagent.sandbox.environment import worker_threads
 from passagent.sandbox.faults import named
@@ -58,7 +57,7 @@ class Referee:
         self.lease = lease or DeviceLease(find_device(self.config.device))
         self._free_bytes = available_bytes()
         self._is_server_ours = server is None
-        self.server = server or _fork_server(self.config)
+        self.server = server or fork_server(self.config.device, worker_threads(self.config.threads))
         self.workers = Workers(self.config, self.lease, self.server)
         self._baseline = Baseline(self.workers.server, self.config, self.lease)
         self._recorder = Recorder(self.config, self.lease, self.server)
@@ -161,9 +160,3 @@ class Referee:
         if is_compiled(subject) or is_compiled(self.config.reference):
             self.workers.begin_compilers()
         self.workers.prepare()
-
-
-def _fork_server(config: EvaluatorConfig) -> ForkServer:
-    if config.isolation == "in-process":  # workers are threads
-        return recording_process()
-    return fork_server(config.device, worker_threads(config.threads))

@@ -149,7 +149,6 @@ def conclude(task: Task, subject: Subject, config: EvaluatorConfig, findings: Fi
         device=config.device,
         dispatch="dynamo" if is_compiled(subject) and config.dispatch != "graph" else config.dispatch,
         reference=config.reference,
-        isolation=config.isolation,
         timing="wall" if timed else "none",
         status=status,
         as_score=score.aggregate(es),

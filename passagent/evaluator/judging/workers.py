@@ -13,7 +13,6 @@ from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.judging.eager_worker import EagerWorkers
 from passagent.evaluator.result import Subject
 from passagent.evaluator.runner.process import Worker, WorkerServer, answered
-from passagent.evaluator.runner.thread_worker import ThreadServer
 from passagent.evaluator.runner.worker_messages import Prepare
 from passagent.evaluator.runner.worker_process import compilers_server
 from passagent.kernels import build
@@ -32,13 +31,9 @@ class Workers:
     """
 
     def __init__(self, config: EvaluatorConfig, lease: DeviceLease, server: ForkServer) -> None:
-        """`server`: what forks them, unless they are threads. Raises InfrastructureError."""
+        """`server`: what forks them. Raises InfrastructureError."""
         self._config, self._lease = config, lease
-        self.server: WorkerServer | ThreadServer = (
-            ThreadServer(worker_threads(config.threads), lease)
-            if config.isolation == "in-process"
-            else WorkerServer(server, lease)
-        )
+        self.server = WorkerServer(server, lease)
         self._compilers: ForkServer | None = None
         self.quiet = threading.Lock()
         self.spares: deque[Future[Worker]] = deque()
@@ -56,9 +51,7 @@ class Workers:
 
     def begin_compilers(self) -> None:
         """Start the process of compilers' workers, unless it runs: what it imports takes seconds."""
-        if isinstance(self.server, ThreadServer):
-            self.server.load_dynamo(compiler=True)
-        elif self._compilers is None:
+        if self._compilers is None:
             threads = worker_threads(self._config.threads)
             self._compilers = compilers_server(self._config.device, threads)
 

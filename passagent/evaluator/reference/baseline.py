@@ -41,7 +41,6 @@ from passagent.evaluator.runner.endings import WorkerDied, WorkerTimeout, last_l
 from passagent.evaluator.runner.fresh import Rotation, Windows
 from passagent.evaluator.runner.process import Worker, WorkerAnswer, WorkerServer, answered
 from passagent.evaluator.runner.samples import counted
-from passagent.evaluator.runner.thread_worker import ThreadServer
 from passagent.evaluator.runner.worker_messages import R, Request
 from passagent.evaluator.score import SETS
 from passagent.sandbox.channel import Arena, Described
@@ -65,9 +64,7 @@ _SPARSE = 16 << 30
 class Baseline:
     """The trusted worker of a referee; started at first use, started again if it is lost."""
 
-    def __init__(
-        self, server: WorkerServer | ThreadServer, config: EvaluatorConfig, lease: DeviceLease
-    ) -> None:
+    def __init__(self, server: WorkerServer, config: EvaluatorConfig, lease: DeviceLease) -> None:
         self._server, self._config, self._lease = server, config, lease
         self._worker: Worker | None = None
         self._outputs: Arena | None = None

@@ -384,7 +384,7 @@ def _cpu_sets(config: EvaluatorConfig) -> int:
     """Candidates that are judged at a time on the CPU, each on cores of its own: `threads`, and one for its
     referee. One where all cores are the workers', and on a GPU.
     """
-    if config.device != "cpu" or config.threads is None or config.isolation != "sandboxed":
+    if config.device != "cpu" or config.threads is None:
         return 1
     return max(1, len(os.sched_getaffinity(0)) // (config.threads + 1))
 
@@ -392,8 +392,4 @@ def _cpu_sets(config: EvaluatorConfig) -> int:
 def _owner(
     device: Device, config: EvaluatorConfig, cores: list[int], tell: Callable[[str], None]
 ) -> DeviceOwner:
-    if config.isolation == "sandboxed":
-        return RefereeProcess(device, config, cores, tell)
-    from passagent.evaluator.service.serve import RefereeInside  # it takes torch
-
-    return RefereeInside(device, config, tell)
+    return RefereeProcess(device, config, cores, tell)

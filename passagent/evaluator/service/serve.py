@@ -1,6 +1,4 @@
-"""A referee as a process, or in this one: a request, an answer, as plain data.
-
-As a process it takes a request a line on stdin and gives an answer a line on stdout; it ends with its parent.
+"""The process of a referee: a request a line on stdin, an answer a line on stdout. It ends with its parent.
 
 The first answer says that it is ready, before any request. Before an answer there may be lines for people:
 `{"note": TEXT}`. `{"next": REQUEST}` has no answer: it is begun beside the request before it.
@@ -8,7 +6,6 @@ The first answer says that it is ready, before any request. Before an answer the
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import queue
@@ -16,23 +13,20 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from passagent.errors import InfrastructureError, MachineFault, PassagentError
-from passagent.evaluator.hardware import health
-from passagent.evaluator.hardware.devices import Device, find_device
+from passagent.errors import PassagentError
+from passagent.evaluator.hardware.devices import find_device
 from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.runner.worker_process import fork_server
-from passagent.evaluator.service.device_owner import Lost, error_kind
+from passagent.evaluator.service.device_owner import error_kind
 from passagent.sandbox.environment import worker_threads
 from passagent.sandbox.faults import named
 
 if TYPE_CHECKING:
-    from passagent.config import EvaluatorConfig
     from passagent.evaluator.judging.referee import Referee
 
 
@@ -126,63 +120,6 @@ def _read(requests: queue.Queue[dict[str, Any]], referees: list[Referee]) -> Non
             elif referees:
                 _outcome(partial(_foresee, referees[0], request["next"]))  # what fails, its evaluation tells
     os._exit(0)  # the parent is gone; the fork server notices and kills the workers
-
-
-class RefereeInside:
-    """Makes its referee when it is first asked, and again after `stop`; a thread of its own asks it."""
-
-    pid = None
-
-    def __init__(self, device: Device, config: EvaluatorConfig, notify: Callable[[str], None]) -> None:
-        """`notify` gets lines for people, on the event loop."""
-        self.device = device
-        self._config = config.model_copy(update={"device": device.name})
-        self._tell = notify
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="referee")
-        self._referee: Referee | None = None
-
-    async def ask(self, request: dict[str, Any]) -> Any:
-        """Ask the referee, as DeviceOwner.ask says."""
-        loop = asyncio.get_running_loop()
-
-        def tell(text: str) -> None:
-            loop.call_soon_threadsafe(self._tell, text)
-
-        return await loop.run_in_executor(self._thread, self._ask, request, tell)
-
-    async def foresee(self, request: dict[str, Any]) -> None:
-        """Do nothing: its one thread begins nothing ahead."""
-
-    def _ask(self, request: dict[str, Any], notify: Callable[[str], None]) -> Any:
-        from passagent.evaluator.judging.referee import Referee
-
-        is_new = self._referee is None
-        try:
-            with named("the evaluator"):
-                if self._referee is None:
-                    self._referee = Referee(self._config, lease=DeviceLease(self.device, tell=notify))
-                return answer(self._referee, request)["result"]
-        except MachineFault:
-            raise
-        except InfrastructureError as error:
-            raise Lost(str(error), starting=is_new and self._referee is None) from error
-        except PassagentError:
-            raise
-        except Exception as error:
-            raise Lost(f"{type(error).__name__}: {error}") from error
-
-    async def check(self, quick: bool = False) -> str | None:
-        """Check the device, as DeviceOwner.check says."""
-        return await health.check(self.device, quick)
-
-    async def stop(self) -> None:
-        """End its workers, when it has answered what it was asked."""
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
-
-    def _close(self) -> None:
-        referee, self._referee = self._referee, None
-        if referee is not None:
-            referee.close()
 
 
 if __name__ == "__main__":
