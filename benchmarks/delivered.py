@@ -24,7 +24,7 @@ from evaluator_repeatability import keep
 from search_overhead import ROOT
 
 from passagent.config import EvaluatorConfig
-from passagent.evaluator.candidate import PLANS, TESTS, Candidate
+from passagent.evaluator.candidate import PLANS, Candidate
 from passagent.evaluator.result import Evaluation
 from passagent.evaluator.service.pool import EvaluatorPool
 from passagent.plan import artefact
@@ -114,7 +114,7 @@ def code(files: dict[str, str]) -> dict[str, str]:
     return {
         name: text
         for name, text in files.items()
-        if name.endswith((".py", ".json")) and name != TESTS and not name.startswith(PLANS)
+        if name.endswith((".py", ".json")) and not name.startswith(PLANS)
     }
 
 

@@ -15,8 +15,6 @@ PLAN = "plan.json"
 """In place of a manifest: the files are no Python, but what was recorded of it (plan/artefact.py)."""
 PLANS = "plans.pass"
 """The directory of such files beside a candidate's own."""
-TESTS = "test_passes.py"
-"""The test beside a pass that `best` wrote: no part of the candidate."""
 HELPER = "passagent_kernels.py"
 """The file beside a pass that stands for `passagent.kernels` where passagent is not installed."""
 HELPER_HEAD = "# SPDX-License-Identifier: Apache-2.0"
@@ -41,7 +39,7 @@ class Candidate:
         suffixes = _OF_PLANS if (root / PLAN).is_file() else _SUFFIXES
         for file in sorted(root.rglob("*")):
             parts = file.relative_to(root).parts
-            if file.is_file() and file.suffix in suffixes and not {"__pycache__", PLANS, TESTS} & set(parts):
+            if file.is_file() and file.suffix in suffixes and not {"__pycache__", PLANS} & set(parts):
                 try:
                     files[file.relative_to(root).as_posix()] = file.read_text(encoding="utf-8-sig")
                 except (UnicodeDecodeError, OSError) as error:

@@ -1,4 +1,4 @@
-"""From a run's winning node to a directory that a person reviews: format, record, test, describe."""
+"""From a run's winning node to a directory that a person reviews: format, record, describe."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import black
-import torch
 
 from passagent.config import EvaluatorConfig
-from passagent.evaluator.candidate import HELPER, MANIFEST, PLANS, TESTS, Candidate
+from passagent.evaluator.candidate import HELPER, MANIFEST, PLANS, Candidate
 from passagent.evaluator.result import Evaluation, GraphResult
 from passagent.evaluator.target import uses_triton
-from passagent.packages.delivery.oracle import read_cases, test_text
 from passagent.plan import artefact
 from passagent.plan.facts import device_facts
 from passagent.plan.messages import Recorded
@@ -49,7 +47,7 @@ class Delivery:
 
 
 def deliver(delivery: Delivery, task: Task, process: ForkServer, config: EvaluatorConfig) -> None:
-    """Format the files of `delivery`, and add plans, a test and a README.
+    """Format the files of `delivery`, and add plans and a README.
 
     A formatted file has the syntax tree of the author's, so that the run's figures stand. Where nothing can
     be recorded, the files stay as they are and the README says why.
@@ -76,14 +74,6 @@ def deliver(delivery: Delivery, task: Task, process: ForkServer, config: Evaluat
         delivery.recording = answer.recording
         delivery.files |= {"plan.txt": recording_text(answer.recording) + "\n"}
         delivery.files |= {f"{PLANS}/{name}": text for name, text in artefact.write(answer.recording).items()}
-        device = config.device if config.device == "cpu" or torch.cuda.is_available() else "cpu"
-        levels = (graph.passes_from_t for graph in delivery.evaluation.graphs)
-        words = listed(["pytest", "torch", *needs(answer.recording)])
-        try:
-            cases = read_cases(answer.recording, subgraphs, task, device)
-            delivery.files |= {TESTS: test_text(cases, config.device, words, levels)}
-        except ValueError as error:
-            delivery.notes.append(f"There is no `{TESTS}`: {error}.")
     delivery.files |= {"README.md": readme(delivery)}
 
 
@@ -119,14 +109,13 @@ def readme(delivery: Delivery) -> str:
     if delivery.notes:
         parts.append("Good to know:\n\n" + "\n".join(f"- {note}" for note in delivery.notes))
     words = listed(["torch", *needs(recording), *([] if stands_alone else ["passagent.kernels"])])
-    test = "" if recording is None else f"pytest {TESTS}\n"
     dtypes = sorted({graph.dtype for graph in evaluation.graphs})
     parts += [
         "## Use",
         "The passes assume inference: no gradient flows through a replacement. Constants in a pattern are "
         f"part of it. They were measured for {listed(dtypes)}; other shapes and dtypes are not tested.",
         f"At run time the passes need {words}. From this directory, with the task's directory for TASK:\n\n"
-        f"```\n{test}passagent eval TASK --pass-dir . --device {evaluation.device}\n```",
+        f"```\npassagent eval TASK --pass-dir . --device {evaluation.device}\n```",
     ]
     parts += [
         "## Origin",

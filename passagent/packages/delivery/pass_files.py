@@ -8,7 +8,6 @@ from pathlib import Path
 import black
 
 from passagent.errors import UsageError
-from passagent.evaluator.candidate import TESTS
 from passagent.packages.delivery.deliver import Delivery, figures
 from passagent.packages.loading import DeployedPass, load_package
 from passagent.packages.package_operators import join
@@ -25,7 +24,7 @@ def pass_files(delivery: Delivery, recording: Recording, task: Task) -> dict[str
     Raises UsageError for a pass that launches kernels and for one that imports another module,
     PassagentError where no pass can be deployed.
     """
-    pass_names = {recorded.file for recorded in recording.passes} | {TESTS}
+    pass_names = {recorded.file for recorded in recording.passes}
     modules = [name for name in delivery.files if name.endswith(".py") and name not in pass_names]
     if modules:
         raise UsageError(f"--format pass: the passes use {modules[0]}, and such a file must stand alone")
