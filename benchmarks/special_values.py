@@ -292,7 +292,6 @@ ROWS: dict[str, Function] = {
     "max index": lambda x: x.max(-1)[1],
     "argmax": lambda x: x.argmax(-1),
     "argmin": lambda x: x.argmin(-1),
-    "aminmax": lambda x: torch.aminmax(x, dim=-1)[0],
     "max all": lambda x: (x * 2).max(),
     "min all": lambda x: (x * 2).min(),
     "any": lambda x: x.any(-1),
@@ -319,8 +318,6 @@ ROWS: dict[str, Function] = {
     "instance_norm": lambda x: F.instance_norm(x[None]),
     "batch_norm": lambda x: F.batch_norm(x[None], None, None, training=True),
     "group_norm": lambda x: F.group_norm(x[:, None], 1),
-    "cumsum": lambda x: x.cumsum(-1),
-    "cumprod": lambda x: x.cumprod(-1),
 }
 IMAGES: dict[str, Function] = {
     "adaptive_avg_pool2d": lambda x: F.adaptive_avg_pool2d(x, 1),

@@ -230,14 +230,33 @@ def test_a_check_of_shapes_covers_all_inputs():
     assert all(isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) for test in checks)
 
 
-@pytest.mark.parametrize("first", [0.0, -0.0])
-def test_a_literal_of_another_sign_has_a_kernel_of_its_own(first: float) -> None:
-    """The sign of a zero that an operator without a lowering of its own takes for NaN."""
-    x = torch.tensor([[float("nan"), 1.0, -2.0]] * 4)
-    numbers = (first, -first)
-    graphs = [captured(lambda x, n=n: torch.nan_to_num(x * 2.0, nan=n), [x]) for n in numbers]
-    authored = write(graphs)
-    for graph in graphs:
-        [ours] = rewritten(authored, graph).graph_module(x)
-        [eager] = graph.graph_module(x)
-        assert torch.equal(ours.signbit(), eager.signbit())
+def test_an_operator_that_returns_a_tensor_and_none_stays_with_eager():
+    weights = r(96, 32), r(96), r(32, 32), r(32)
+
+    def block(x, first, bias, second, last):
+        heads = F.multi_head_attention_forward(
+            x, x, x, 32, 4, first, bias, None, None, False, 0.0, second, last, need_weights=False
+        )
+        return F.gelu(x + heads[0]) * 2.0
+
+    authored = held(block, [r(5, 2, 32), *weights])
+    assert "multi_head_attention_forward" in authored.refused
+
+
+def test_operators_under_vmap_stay_with_eager():
+    def block(x):
+        return torch.vmap(lambda row: F.gelu(row * 2) + row)(x) * torch.sigmoid(x) + 1
+
+    authored = held(block, [r(4, 60)])
+    assert "vmap" in authored.refused["gelu"]
+
+
+@pytest.mark.parametrize("operator", [torch.nan_to_num, lambda x: x.cumsum(1)])
+def test_an_operator_without_a_lowering_stays_with_eager(operator):
+    authored = held(lambda x: F.gelu(operator(x * 2.0)) + 1.0, [r(4, 60)])
+    assert list(authored.refused.values()) == ["has no lowering"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_numbers_between_two_ends_are_eagers(dtype):
+    held(lambda x: x * torch.linspace(-1.5, 2.0, 60, dtype=dtype) + 1.0, [r(4, 60).to(dtype)])

@@ -8,8 +8,8 @@ from test_tasks_capture import write
 
 from passagent.errors import TaskError
 from passagent.evaluator.judging.plan_reading import library_violations
+from passagent.expert.read.fusible_regions import find_regions
 from passagent.expert.read.reading import graphs
-from passagent.expert.write.cpp_product import product_region
 from passagent.plan.arguments import TupleArg
 from passagent.plan.model import Call, Pass, PatternNode, Plan, Recording, SubgraphCalls
 from passagent.tasks import load_task
@@ -65,10 +65,13 @@ def test_products_stay_the_library_s_where_the_task_says_so(tmp_path, target, is
 
 
 def test_the_expert_leaves_them_to_it_too(tmp_path):
+    body = "return (torch.conv2d(a, b, None, (1, 1), (1, 1), (1, 1), 2),)"
     for word, is_written in (("allowed", True), ("library-only", False)):
-        path, _ = limited(tmp_path / word, word)
+        path = write(tmp_path / word, body, "a float32 [1,2,8,8]; b float32 [2,1,3,3]")
+        [subgraph] = load_task(path).subgraphs
+        (subgraph.path / "graph_net.json").write_text(json.dumps({"compute_ops": word}))
         graphs.cache_clear()
-        assert (product_region(graphs(str(path))[0], "cpu") is not None) == is_written
+        assert bool(find_regions(graphs(str(path))[0], "cuda")[0]) == is_written
 
 
 def test_another_word_is_an_error(tmp_path):

@@ -26,9 +26,8 @@ from passagent.expert.lower.windows import bias_of, is_written_out
 from passagent.expert.read import pattern_text
 from passagent.expert.read.fusible_regions import does_nothing, find_regions, is_view, moves_only
 from passagent.expert.schedule import layouts
-from passagent.expert.schedule.block_axes import steps
 from passagent.expert.schedule.schedule import Schedule
-from passagent.expert.write import attention_text, cpp_product, cpp_text, cuda_grid, cuda_text, entry
+from passagent.expert.write import attention_text, cpp_text, cuda_grid, cuda_text, entry
 from passagent.expert.write.cuda_grid import Work
 from passagent.expert.write.routes import Route, Variant, distinct, limits
 from passagent.expert.write.wording import conditions, simplified
@@ -69,7 +68,7 @@ def author(graphs: list[fx.Graph], target: str, plan: Plan) -> Authored:
             return Authored({}, [], [], refused, uncovered)
         fused = dict.fromkeys(op_name(n) for f, _ in routes for n in f.regions[0].nodes if not is_free(n))
         titles = [entry.title(f.regions[0]) for f, _ in routes]
-        parts = [p for _, route in routes for v in route.variants for w in v.chain for p in w.parts]
+        parts = [part for _, route in routes for v in route.variants for part in v.parts]
         works = [Work(cuda_grid.function_of(p), cuda_grid.options_of(p), *p.hints) for p in parts]
         files = entry.pass_files(routes, plan, target)
         return Authored(files, titles, list(fused), refused, uncovered, covered, works)
@@ -81,8 +80,7 @@ def _routes(
     """Routes of all families, their regions by graph, and operators that regions failed at."""
     families: dict[Any, list[tuple[int, Region]]] = {}
     for number, graph in enumerate(graphs):
-        product = None if "linear" in without else cpp_product.product_region(graph, target)
-        regions, reasons = find_regions(graph, target, without) if product is None else ([product], {})
+        regions, reasons = find_regions(graph, target, without)
         refused.update({op: why for op, why in reasons.items() if op not in refused})
         for region in regions:
             families.setdefault(pattern_text.structure(region), []).append((number, region))
@@ -124,13 +122,11 @@ def _route(regions: list[Region], target: str, plan: Plan) -> tuple[entry.Family
     route.library = {name: _library_call(family, name) for name in variants[0].library}
     route.inputs, route.orders = [*inputs, *route.library], [*writer.inputs, *[()] * len(route.library)]
     for region, v in zip(regions, variants, strict=True):
-        shapes = {name: shape for b in v.before for name, shape in b.buffers.items()} | v.library
-        route.named.append(entry.named(region, family) | shapes)
+        route.named.append(entry.named(region, family) | v.library)
     # Those that take any size come last.
-    route.variants = sorted(distinct(variants), key=lambda v: (not v.limit, -len(limits(v))))
-    every = [w for v in route.variants for w in v.chain]
-    texts = [t for v in every for t in [*v.guards, *v.kernel.sizes, v.limit, *chain(*v.shapes)]]
-    used = {p for v in every for p in v.kernel.params}
+    route.variants = sorted(distinct(variants), key=lambda v: -len(limits(v)))
+    texts = [t for v in route.variants for t in [*v.guards, *v.kernel.sizes, *chain(*v.shapes)]]
+    used = {p for v in route.variants for p in v.kernel.params}
     used |= {*mentioned(writer.parameters, [*texts, *route.moves])}
     route.parameters = [p for p in writer.parameters if p in used]
     return family, route
@@ -176,8 +172,6 @@ class FamilyWriter:
 
     def variant(self, region: Region) -> Variant:
         """The kernel of a region. Raises Unsupported."""
-        if op_name(region.nodes[0]) == "linear":
-            return cpp_product.product_variant(region, self.name, len(self.parameters), self.plan)
         types = named_types(region, self.half)
         try:
             return self._lowered(region, types)
@@ -202,25 +196,13 @@ class FamilyWriter:
             for node in low.trace.library.values()
         }
         names += library
-        before, limits = list[Variant](), dict[str, None]()
-        for step in steps(low, self.plan, names) if self.target == "cuda" else ():
-            count = len(step.buffers)
-            results = Results(step.buffers, [step.shape] * count, step.dtypes, [()] * count, [])
-            before.append(self._kernel(step.schedule, names, results, region))
-            before[-1].buffers = dict.fromkeys(step.buffers, ())
-            limits |= {step.limit: None} if step.limit else {}
         try:
             variant = self._scheduled(low, names, region)
         except Unsupported as error:
             if error.op != "schedule" or not layouts.join_reductions(low.trace, low.outputs):
                 raise
             variant = self._scheduled(low, names, region)
-        examples = [tuple(size.hint for size in sizes) for sizes in low.trace.inputs]
-        for b in before:
-            b.buffers = {name: examples[names.index(name)] for name in b.buffers}
         variant.library = library
-        if before:
-            variant.before, variant.limit = before, " and ".join(limits)
         return variant
 
     def _scheduled(self, low: Lowered, names: list[str], region: Region) -> Variant:

@@ -17,7 +17,7 @@ from torch import fx
 
 from passagent.expert.graph import CALL, FREE_VIEWS, IDENTITIES, PRODUCTS, argument, example, op_name, words
 from passagent.expert.lower.call import Call, arguments, broadcast, fit, position, regroup, renamed, wrap
-from passagent.expert.lower.expressions import ALONG, HALVES, Axis, Expr, Trace, Value, parts
+from passagent.expert.lower.expressions import HALVES, Axis, Expr, Trace, Value, parts
 from passagent.expert.lower.formulas import where
 from passagent.expert.lower.region import Parameter, Region, Types, lower_region
 from passagent.expert.lower.symbolic_sizes import ONE, Unsupported
@@ -278,9 +278,9 @@ def lower_attention(
         (value, ("columns", "width")),
     ):
         others = {a for name, of in axes.items() if name not in roles for a in of}
-        if part.axes & others or any(e.kind in ALONG for e in parts(part)):
+        if part.axes & others or any(e.kind == "reduce" for e in parts(part)):
             raise Unsupported("matmul", "an operand is read across the others' axes")
-    if score.axes & {*axes["depth"], *axes["width"]} or any(e.kind in ALONG for e in parts(score)):
+    if score.axes & {*axes["depth"], *axes["width"]} or any(e.kind == "reduce" for e in parts(score)):
         raise Unsupported("softmax", "its scores are reduced")
     for e in parts(score):
         if e.kind == "load" and e.data < n and e.axes & set(axes["rows"]) and e.axes & set(keys):

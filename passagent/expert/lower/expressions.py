@@ -46,7 +46,6 @@ def holds(dtype: str, number: float) -> bool:
     return math.isnan(number) or all(value.item() == number for value in stored)
 
 
-ALONG = {"reduce", "scan"}  # kinds whose elements are computed of many along an axis
 COMPARISONS = {"eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "isnan"}
 Number = int | float | bool | Size | Scalar
 
@@ -70,8 +69,7 @@ class Expr:
 
     kind: const (data: number), size (data: text), param (data: name), axis (data: Axis),
     load (data: input number; args: an index for each dimension), op (data: name),
-    reduce (data: (name, axes); args: the body),
-    scan (data: (name, (axis,)); args: the body, and the last index along the axis that takes part).
+    reduce (data: (name, axes); args: the body).
 
     Python's operators make further ones; a number beside an expression takes its dtype. Between integers of
     64 bits they are arithmetic on indices, whose constants are computed at once.
@@ -229,10 +227,8 @@ class Trace(Sizes):
                 axes = every = frozenset([data])
             elif kind == "reduce":
                 axes, every = axes - set(data[1]), every | set(data[1])
-            elif kind == "scan":
-                axes = (args[0].axes - set(data[1])) | args[1].axes
             expr = self._table[key] = Expr(kind, data, args, dtype, axes, every, self)
-            if kind in {"load", *ALONG} and len(every) > 1:
+            if kind in {"load", "reduce"} and len(every) > 1:
                 self._together.append(every)
         return expr
 

@@ -153,6 +153,16 @@ def arange(c: Call, start: Any, end: Any = None, step: Any = 1, **kwargs: Any) -
     return Value([(axis,)], (c.trace.index(axis) * by + first).cast(c.out))
 
 
+@lowers("linspace")
+def linspace(c: Call, start: float, end: float, steps: Any, **kwargs: Any) -> Value:
+    """As eager: the first half is counted from the start, the other from the end."""
+    axis = c.trace.axis(as_size(steps))
+    index, count = c.trace.index(axis), c.trace.constant(axis.size)
+    step = (end - start) / max(count - 1, 1)
+    near, far = (index.cast("float32") * step + start, end - (count - 1 - index).cast("float32") * step)
+    return Value([(axis,)], where(index < count // 2, near, far).cast(c.out))
+
+
 @lowers("eye")
 def eye(c: Call, n: Any, m: Any = None, **kwargs: Any) -> Value:
     rows, columns = (c.trace.axis(as_size(s)) for s in (n, n if m is None else m))

@@ -18,7 +18,7 @@ from passagent.expert.lower.call import (
     regroup,
     wrap,
 )
-from passagent.expert.lower.expressions import ALONG, FLOATING, Axis, Expr, Value, apply, parts
+from passagent.expert.lower.expressions import FLOATING, Axis, Expr, Value, apply, parts
 from passagent.expert.lower.formulas import where
 from passagent.expert.lower.symbolic_sizes import Size, as_size, fixed, times
 
@@ -252,7 +252,7 @@ def checked(index: Expr, size: Size) -> Expr:
         return index
     if t.target == "cuda":
         return apply("checked", index, size)
-    if kinds & ALONG:
+    if "reduce" in kinds:
         return apply("index_clamp", index, size + -1)
     t.outside[((index < 0) | (index >= size)).cast("int64")] = None
     return index

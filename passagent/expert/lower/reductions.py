@@ -1,11 +1,11 @@
-"""Reductions over any dimensions, scans along one, softmax and normalisations."""
+"""Reductions over any dimensions, softmax and normalisations."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import Any
 
-from passagent.expert.lower.call import Call, arguments, broadcast, lowers, position, regroup, whole, wrap
+from passagent.expert.lower.call import Call, arguments, broadcast, lowers, position, regroup, wrap
 from passagent.expert.lower.expressions import Axis, Expr, Number, Value, apply, compute_type
 from passagent.expert.lower.formulas import fma, grow, inverse_root, shrink, square, where
 from passagent.expert.lower.pointwise import along
@@ -166,22 +166,6 @@ def any_(c: Call, input: Value, dim: Any = None, keepdim: bool = False) -> Value
     true = apply("ne", input.expr.wide(), 0).cast("float32")
     extreme = over("max" if c.op == "any" else "min", Value(input.dims, true), dims)
     return finished(c, extreme.cast("bool"), dims, keepdim)
-
-
-@lowers("cumsum", "cumprod")
-def scan(c: Call, input: Value, dim: int, dtype: Any = None) -> Value:
-    """A running sum or product, which is not rounded before it is stored."""
-    if c.target == "cpu":
-        raise c.fail("is left to the vendor library")
-    t, value, axis = c.trace, input.cast(compute_type(c.out)), None
-    if value.dims:
-        value, axis = whole(value, wrap(dim, len(value.dims)))
-    if axis is None:
-        return value.cast(c.out)
-    along = t.axis(axis.size)
-    body = t.substitute(value.expr, {axis: t.index(along)})
-    expr = t.make("scan", (c.op.rstrip("_"), (along,)), (body, t.index(axis)), body.dtype)
-    return Value(value.dims, expr.cast(c.out))
 
 
 @lowers("logsumexp")

@@ -9,12 +9,14 @@ from typing import Any
 import torch
 from torch import fx
 
-from passagent.expert.graph import HEAVY, SLOW_ON, arguments, example, leaves, mutates, op_name, replaced
-from passagent.expert.lower import windows
+from passagent.expert.graph import HEAVY, SLOW_ON, arguments, example, mutates, op_name, replaced
+from passagent.expert.lower import indexing, movement, pointwise, reductions, windows
 from passagent.expert.lower.call import OPS, Call, check_shape
 from passagent.expert.lower.expressions import FLOATING, HALF, Expr, Trace, Value, dtype_name, parts
-from passagent.expert.lower.split import holds_for_one_dtype, lower_split
-from passagent.expert.lower.symbolic_sizes import Scalar, Size, Unsupported
+from passagent.expert.lower.symbolic_sizes import Scalar, Unsupported
+
+_REGISTERED = (indexing, movement, pointwise, reductions, windows)
+"""The modules whose lowerings OPS holds."""
 
 _DECIDING = {"bits", "floor", "ceil", "rint", "eq", "ne", "lt", "le", "gt", "ge"}
 _ROUNDING = {"floor", "ceil", "round", "trunc", "fix", "frac", "remainder", "fmod", "mod", "floordiv"}
@@ -77,6 +79,8 @@ def lower_node(
         raise Unsupported(name, "is left to the vendor library")
     # `add` for the method `add_`: fusible_regions.py makes sure that the difference does not matter
     lowering = override or OPS.get(name) or OPS.get(name.removesuffix("_"))
+    if lowering is None and not first:
+        raise Unsupported(name, "has no lowering")
 
     def leaf(path: Path, value: Any) -> Any:
         if isinstance(value, fx.Node):
@@ -90,17 +94,8 @@ def lower_node(
         raise Unsupported(name, "gives what is no tensor")
     call = Call(trace, name, types.name(tensors[0].dtype))
     try:
-        if first:
+        if first or lowering is None:
             result = windows.with_bias(call, node, env[windows.bias_of(node)])
-        elif lowering is None:
-            # What the operator consists of may depend on literals that are parameters.
-            for _, value in leaves((args, kwargs)):
-                if isinstance(value, Scalar):
-                    # the same literal (matching.unify.same_literal): -0.0 == 0.0 and 0 == 0.0 are other ones
-                    trace.guard(f"repr({value.name}) == {repr(value.hint)!r}")
-                elif isinstance(value, Size):
-                    trace.constant(value)
-            result = lower_split(trace, node, env, types.name)
         else:
             result = lowering(call, *args, **kwargs)
     except Unsupported as error:
@@ -178,8 +173,6 @@ def _dtype(node: fx.Node) -> torch.dtype | None:
 def named_types(region: Region, half: Region | None) -> list[Types]:
     """How each input's and node's dtype is named; float32 regions follow a 16-bit one where there is one."""
     nodes = [*region.inputs, *region.nodes]
-    if any(holds_for_one_dtype(node) for node in region.nodes):
-        return [Types(frozenset())] * len(nodes)
     kinds = {d for n in region.inputs if (d := _dtype(n)) in HALF}
     if kinds:
         # Of two 16-bit types among the inputs one is called by its name.

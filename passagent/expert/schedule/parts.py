@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from passagent.expert.lower.expressions import Axis, Expr, Trace, parts
-from passagent.expert.lower.symbolic_sizes import Size, Unsupported
+from passagent.expert.lower.symbolic_sizes import Size
 
 HELD = 16384
 """cuda: elements of a block that is reduced along its height, at most."""
@@ -35,9 +35,6 @@ class Store:
     index: list[Expr]
     sizes: list[Size]
     expr: Expr
-    partial: tuple[str, tuple[Axis, ...]] | None = None
-    """Set if the store is a reduction of `expr` over these axes, as far as a program's block holds them: one
-    element a program (block_axes.py)."""
 
     @property
     def axes(self) -> frozenset[Axis]:
@@ -110,13 +107,11 @@ def holds(expr: Expr, target: Expr, axis: Axis) -> bool:
 
 
 def reduced(expr: Expr, target: Expr) -> bool:
-    """Tell whether a reduction in `expr` reads `target`, or a scan with it needs whole rows."""
+    """Tell whether a reduction in `expr` reads `target`."""
     if expr is target:
         return False
     if expr.kind == "reduce":
         return target in parts(expr)
-    if expr.kind == "scan":
-        return True
     return any(reduced(a, target) for a in expr.args)
 
 
@@ -158,37 +153,7 @@ def reductions_in(*exprs: Expr) -> dict[Expr, None]:
 
 
 def settled(trace: Trace, store: Store) -> Store:
-    """The store without axes of one index, and its scans along the axes that they are read at.
-
-    Raises Unsupported where there is no such axis.
-    """
+    """The store without axes of one index."""
     units = {a: trace.integer(0) for a in store.axes if str(a.size) == "1"}
-    index = [_placed(trace, trace.substitute(i, units)) for i in store.index]
-    return replace(store, index=index, expr=_placed(trace, trace.substitute(store.expr, units)))
-
-
-def _placed(trace: Trace, expr: Expr) -> Expr:
-    while True:
-        scans = [e for e in parts(expr) if e.kind == "scan"]
-        scan = next((e for e in scans if e.args[1] is not trace.index(e.data[1][0])), None)
-        if scan is None:
-            return expr
-        expr = trace.replace(expr, {scan: _along(trace, scan)})
-
-
-def _along(trace: Trace, scan: Expr) -> Expr:
-    (name, (axis,)), (body, index) = scan.data, scan.args
-    if str(axis.size) == "1":
-        return trace.substitute(body, {axis: trace.integer(0)})
-    free = next((a for a in index.axes if str(a.size) == str(axis.size)), axis)
-    here, last = trace.index(free), trace.integer(free.size + -1)
-    back = last - here  # as `flip` writes it
-    if index is here:
-        along = trace.substitute(body, {axis: here})
-    elif index is back:
-        name = f"{name}_back"
-        along = trace.substitute(body, {axis: back})
-        along = trace.replace(along, {last - back: here})
-    else:
-        raise Unsupported(name, "is read elsewhere than it is computed")
-    return trace.make("scan", (name, (free,)), (along, here), scan.dtype)
+    index = [trace.substitute(i, units) for i in store.index]
+    return replace(store, index=index, expr=trace.substitute(store.expr, units))

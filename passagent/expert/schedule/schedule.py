@@ -14,7 +14,7 @@ from itertools import permutations
 from typing import Any
 
 from passagent.expert.lower.call import position
-from passagent.expert.lower.expressions import ALONG, Axis, Expr, Trace, Value, parts
+from passagent.expert.lower.expressions import Axis, Expr, Trace, Value, parts
 from passagent.expert.lower.symbolic_sizes import Size, Unsupported
 from passagent.expert.schedule.parts import (
     Address,
@@ -40,19 +40,16 @@ class Schedule:
 
     volume = staticmethod(volume)
 
-    def __init__(
-        self, trace: Trace, outputs: list[Value], target: str = "cpu", stores: Iterable[Store] = ()
-    ) -> None:
-        """Schedule the stores of the outputs, and `stores`."""
+    def __init__(self, trace: Trace, outputs: list[Value], target: str = "cpu") -> None:
+        """Schedule the stores of the outputs."""
         self.trace, self.target = trace, target
         self.merged: dict[Axis, Axis] = {}
         self.addresses: dict[Any, Address] = {}
         self.bare: set[Axis] = set()
         self._seen: set[Expr] = set()
-        self.stores = [settled(trace, store) for store in [*self._stores(outputs), *stores]]
+        self.stores = [settled(trace, store) for store in self._stores(outputs)]
         for store in self.stores:
-            if store.partial is None:
-                self.addresses[id(store)] = self.linear(store.index, store.sizes)
+            self.addresses[id(store)] = self.linear(store.index, store.sizes)
             self._visit(store.expr)
         self.outside = list(map(trace.resolve, trace.outside))
         for e in self.outside:
@@ -210,7 +207,6 @@ class Schedule:
         if any(x != (None if y is None else self.times(y, inner)) for x, y in steps):
             return False
         sides = [(r.data[1], r.axes) for r in reduces]
-        sides += [(s.partial[1], s.axes - set(s.partial[1])) for s in self.stores if s.partial]
         for along, across in sides:
             bound, free = self.axes(along), self.axes(across)
             if (a in bound) != (b in bound) or (a in free) != (b in free):
@@ -264,8 +260,8 @@ class Schedule:
         return self.axes(store.axes)
 
     def _bound(self, stores: list[Store]) -> frozenset[Axis]:
-        """Axes along which something is reduced or scanned."""
-        along = [e for e in parts(*(s.expr for s in stores)) if e.kind in ALONG]
+        """Axes along which something is reduced."""
+        along = [e for e in parts(*(s.expr for s in stores)) if e.kind == "reduce"]
         return self.axes(axis for e in along for axis in e.data[1])
 
     def _rows(self, stores: list[Store]) -> frozenset[Axis]:

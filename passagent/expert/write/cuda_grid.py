@@ -112,22 +112,6 @@ def _column(rows, lanes, height, tiled=False, swept=False):
             each = 64
     return rows, block, together, max(1, min(16, block * together // each))
 """,
-    "_split": """
-def _split(rows, lanes, height=0):
-    \"""(programs, lanes and height of a block, warps): programs share what is reduced.
-
-    It lies along the height, or along the lanes where there is none.
-    \"""
-    if rows * lanes * max(1, height) >= 2**31:
-        raise RuntimeError("more than 2**31 elements do not fit 32-bit indices")
-    most = {block[16]} if height else {block[8]}
-    while most > 256 and rows * lanes * max(1, height) < {TWICE} * most:
-        most //= 2
-    block = min(triton.next_power_of_2(lanes), 64) if height else most
-    together = most // block
-    programs = rows * triton.cdiv(lanes, block) * triton.cdiv(max(1, height), together)
-    return programs, block, together, max(1, min(16, most // 512))
-""",
     "_attention": """
 def _attention(heads, keys, queries, depth=64, each=2):
     \"""(programs, keys and queries of a program's block, warps).\"""
@@ -152,7 +136,7 @@ def helpers(texts: str, block: int, warps: int) -> list[str]:
     called = set(re.findall(r"(?<!\w)(_\w+)\(", texts))  # and no function whose name ends so
     windows, ends = "window=True" in texts, "ends=True" in texts
     values = {
-        "block": {k: k * block for k in (1, 2, 4, 8, 16)},
+        "block": {k: k * block for k in (1, 2, 4, 8)},
         "warps": warps or "8 if together >= 128 else 4",
         "each": "64 if window else 256" if windows else "256",
         "option": ", window=False" * windows,
@@ -163,7 +147,6 @@ def helpers(texts: str, block: int, warps: int) -> list[str]:
         "SMS": SMS,
         "HELD": HELD,
         "THREADED": SMS * ROOM,
-        "TWICE": 2 * SMS,
     }
     lines = []
     for name, function in (("_larger", "maximum"), ("_smaller", "minimum")):
@@ -190,7 +173,7 @@ def grid(part: Part, suffix: str) -> str:
 
 def function_of(part: Part) -> str:
     """The one of FUNCTIONS that lays out a part."""
-    functions = {"flat": "_run", "long": "_sweep", "levels": "_split", "tall": "_column"}
+    functions = {"flat": "_run", "long": "_sweep", "tall": "_column"}
     return functions.get(part.kind, f"_{part.kind}")
 
 

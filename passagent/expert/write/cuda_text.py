@@ -133,8 +133,8 @@ class TritonWriter(TritonValues):
     def _moved(self, group: Group) -> int:
         """Bytes that a group reads and writes in the example."""
         read = sum(BYTES.get(e.dtype, 4) * self.s.volume(self.s.axes(e.axes)) for e in group.loads)
-        whole = [s for s in group.stores if s.partial is None]
-        return read + sum(BYTES.get(s.expr.dtype, 4) * self.s.volume(self.s.store_axes(s)) for s in whole)
+        written = (BYTES.get(s.expr.dtype, 4) * self.s.volume(self.s.store_axes(s)) for s in group.stores)
+        return read + sum(written)
 
     def prologue(self, program: str) -> None:
         """Write which rows and lanes are the program's."""
@@ -147,7 +147,7 @@ class TritonWriter(TritonValues):
         if self.cross is None:
             self.line(f"row = {program} * ROWS + tl.arange(0, ROWS)[:, None]")
         parts = [(self.axis_name(a), "" if k == 0 else self.axis_size(a)) for k, a in enumerate(form.rows)]
-        if form.kind in {"square", "levels"} and self.cross is not None:
+        if form.kind == "square" and self.cross is not None:
             if parts:
                 self.line(f"levels = tl.cdiv({self.axis_size(self.cross)}, ROWS)")
             parts.append(("level", "levels"))
@@ -164,7 +164,7 @@ class TritonWriter(TritonValues):
             self.line("lane = tile * BLOCK + tl.arange(0, BLOCK)[None, :]")
         elif self.vector is not None and form.kind != "long":
             self.line("lane = tl.arange(0, BLOCK)[None, :]")
-        if form.kind in {"square", "levels"}:
+        if form.kind == "square":
             self.line("level = level * ROWS + tl.arange(0, ROWS)[:, None]")
         elif form.kind == "column":
             self.line("level = tl.arange(0, ROWS)[:, None]")
@@ -204,7 +204,6 @@ class TritonWriter(TritonValues):
             initial = self.start(r, stage, loops)
             if loops:
                 self.line(f"{self.results[r]} = {initial}")
-        self.start_scans(stage, loops)
         for axis in outer:
             self.line(f"for {self.axis_name(axis)} in range({self.axis_size(axis)}):")
             self.indent += 1
@@ -277,18 +276,7 @@ class TritonWriter(TritonValues):
             body = f"{call.format(body, number)}, keep_dims=True)"
         return body
 
-    def partial_lines(self, store: Store, name: str, bound: Iterable[Axis]) -> None:
-        """Store what the program's block is reduced to: at its number, in `levels` one for each lane."""
-        dtype = store.expr.dtype
-        text = self.reduced(name, bound, self.masked(name, bound, self.emit(store.expr, 0), dtype), dtype)
-        where, mask = "row", "rows_inside"
-        if self.vector is not None and self.cross is not None:
-            where, mask = f"{self.program} // tiles * {self.axis_size(self.vector)} + lane", "lanes_inside"
-        self.line(f"tl.store({self.outputs[store.out]} + {where}, {text}, mask={mask})")
-
     def store_lines(self, store: Store) -> None:
-        if store.partial is not None:
-            return self.partial_lines(store, *store.partial)
         expr = self.unrounded(store)
         value = self.emit(expr, 0)
         if expr.kind == "const":  # a number of Python's has no dtype

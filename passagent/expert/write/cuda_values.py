@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 import torch
 
-from passagent.expert.lower.expressions import FLOATING, HALVES, INTEGERS, Axis, Expr, parts
+from passagent.expert.lower.expressions import FLOATING, HALVES, INTEGERS, Axis, Expr
 from passagent.expert.lower.symbolic_sizes import Unsupported
 from passagent.expert.schedule.block_axes import Form
-from passagent.expert.schedule.parts import Address, Group, Mono, Stage
+from passagent.expert.schedule.parts import Address, Group, Mono
 from passagent.expert.schedule.schedule import Schedule
 from passagent.expert.write.writer import INFIX, Writer, bare, closed
 
@@ -42,9 +42,6 @@ for each unit of its argument. So it is taken only where it is added to somethin
 
 _SMALLEST_NORMAL = 2.0**-126
 """The smallest normal float32: CUDA's functions in Triton take what is smaller for zero, or worse."""
-
-SEVERAL = "along one of several axes of a row"
-"""Why a scan has no form."""
 
 
 class TritonValues(Writer):
@@ -102,7 +99,7 @@ class TritonValues(Writer):
             return leaf
         if e.kind == "reduce":
             return self.results[e]
-        text = {"load": self.load, "scan": self.scan}.get(e.kind, self.operation)(e, 0)
+        text = self.load(e, 0) if e.kind == "load" else self.operation(e, 0)
         if text.isidentifier():
             return text
         if e.kind != "load" and self.uses.get(e, 2) == 1 and len(text) < 60 and self.in_one_stage(e):
@@ -241,59 +238,6 @@ class TritonValues(Writer):
         if math.isnan(value):
             return 'float("nan")'
         return f"({float(value)!r})" if value < 0 else repr(float(value))
-
-    # scans
-
-    def start_scans(self, stage: Stage, loops: list[Axis]) -> None:
-        """Before its loops: what the stage's scans along them begin with."""
-        self.carries: dict[Expr, str] = {}
-        for e in parts(*stage.bodies):
-            if e.kind == "scan" and e in stage.values and (axis := self._scanned(e)) in loops:
-                name, _, back = e.data[0].partition("_")
-                if loops != [axis]:
-                    raise Unsupported(name, SEVERAL)
-                if back:
-                    raise Unsupported(name, "from the last element on, where no block holds the row")
-                mask, sides = self.mask(self.s.axes(e.axes)), ["1", "1"]
-                if mask not in {"", "lanes_inside"} and axis is not self.cross:
-                    sides[0] = "ROWS"
-                if mask in {"inside", "lanes_inside"} and axis is not self.vector:
-                    sides[1] = "BLOCK"
-                self.carries[e] = self.fresh("carry")
-                first, dtype = self._neutral(e), TYPES[e.dtype]
-                self.line(f"{self.carries[e]} = tl.full(({', '.join(sides)}), {first}, {dtype})")
-
-    def scan(self, e: Expr, depth: int) -> str:
-        """A running sum or product: of the block, or of its elements in each step of a loop."""
-        axis, carry = self._scanned(e), self.carries.get(e)
-        name, _, back = e.data[0].partition("_")
-        body, mask = self.emit(e.args[0], 0), self.mask(self.s.axes(e.axes))
-        if axis in self.joined or (carry is None and axis not in {self.vector, self.cross}):
-            raise Unsupported(name, SEVERAL)
-        if mask:
-            body = f"tl.where({mask}, {bare(body)}, {self._neutral(e)})"
-        side = None if axis not in {self.vector, self.cross} else int(axis is self.vector)
-        if side is not None:
-            body = f"tl.{name}({bare(body)}, axis={side}{', reverse=True' if back else ''})"
-        if carry is None:
-            return body
-        value = self.fresh("running")
-        self.line(f"{value} = {carry} {'+' if name == 'cumsum' else '*'} {body}")
-        last = value
-        if side is not None:
-            index, step = ("lane", "BLOCK") if side else ("level", "ROWS")
-            last = f"tl.where({index} == start + {step} - 1, {value}, 0)"
-            last = f"tl.sum({last}, axis={side}, keep_dims=True)"
-        self.line(f"{carry} = {last}")
-        self.scopes[-1][e] = value
-        return value
-
-    def _scanned(self, e: Expr) -> Axis:
-        (axis,) = self.s.axes(e.data[1])
-        return axis
-
-    def _neutral(self, e: Expr) -> str:
-        return self.literal(int(e.data[0].startswith("cumprod")), e.dtype)
 
     # memory
 

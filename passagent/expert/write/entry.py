@@ -8,7 +8,7 @@ import operator
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,11 +27,9 @@ from passagent.expert.read.pattern_text import write_pattern
 from passagent.expert.write.cuda_grid import helpers
 from passagent.expert.write.routes import (
     Route,
-    Variant,
     accepted,
     complaint,
     cpp_kernel_lines,
-    distinct,
     dtype_test,
     guards,
     joined,
@@ -40,9 +38,7 @@ from passagent.expert.write.routes import (
     output_names,
     taken,
     tuple_text,
-    with_made,
 )
-from passagent.expert.write.writer import TritonKernel
 
 
 @dataclass
@@ -115,53 +111,29 @@ def identifier(region: Region) -> str:
     return "_".join(["fused", *re.findall(r"\w+", title(region))])
 
 
-def ways(route: Route) -> list[list[Variant]]:
-    """Variants that one kernel, and those that run before it, may hold: its plan chooses among them."""
-    by_key: dict[str, list[Variant]] = {}
-    for number, v in enumerate(route.variants):
-        key = str([list(b.buffers) for b in v.before]) if isinstance(v.kernel, TritonKernel) else str(number)
-        by_key.setdefault(key, []).append(v)
-    return list(by_key.values())
-
-
-def _chain(route: Route, way: list[Variant], name: str) -> tuple[list[str], list[str]]:
-    """(the kernels of a way, the lines that call them; the last is an expression)."""
-    lines, calls, whole = [], [], with_made(route, way[0])
-    for last in zip(*[v.chain for v in way], strict=True):
-        intermediate = list(last[0].buffers)
-        own_name = f"{name}_{intermediate[0]}" if intermediate else name
-        part_route = replace(whole, variants=distinct([replace(v, before=[], limit="") for v in last]))
-        lines += kernel_lines(part_route, own_name)
-        call = f"{own_name}({', '.join(taken(part_route))})"
-        calls.append(f"{', '.join(intermediate)} = {call}" if intermediate else call)
-    return lines, calls
-
-
 def module_lines(routes: Sequence[Route], plan: Plan, entry: str, target: str) -> list[str]:
     """All kernels, and `entry`: the region's function; where there are several, a name chooses."""
-    calls: dict[str, list[list[str]]] = {}
+    calls: dict[str, list[str]] = {}
     lines: list[str] = []
     for route in routes:
         name = f"_{route.name}_kernel"
         calls[route.name] = []
-        several = len(ways(route)) > 1
-        for k, way in enumerate(ways(route)):
-            own_name = f"{name}{k + 1}" if several else name
-            if target == "cuda":
-                texts, called = _chain(route, way, own_name)
-            else:
-                texts = cpp_kernel_lines(route, way[0], own_name)
-                called = [f"{own_name}({', '.join(kernel_arguments(route, way[0]))})"]
-            lines += texts
-            calls[route.name].append(called)
+        if target == "cuda" and route.variants:  # one kernel for all: its plan chooses
+            lines += kernel_lines(route, name)
+            calls[route.name].append(f"{name}({', '.join(taken(route))})")
+            continue
+        for k, v in enumerate(route.variants):
+            own_name = f"{name}{k + 1}" if len(route.variants) > 1 else name
+            lines += cpp_kernel_lines(route, v, own_name)
+            calls[route.name].append(f"{own_name}({', '.join(kernel_arguments(route, v))})")
     lines = [*helpers("\n".join(lines), plan.block, plan.warps), *lines]
     if len(routes) == 1:
         return [*lines, *entry_lines(routes[0], calls[entry], entry, public=True)]
     direct: dict[str, str] = {}
     for route in routes:
         plain = not (route.moves or route.library or any(_returned(route)))
-        if plain and len(calls[route.name]) == 1 == len(calls[route.name][0]):
-            direct[route.name] = calls[route.name][0][0].partition("(")[0]
+        if plain and len(calls[route.name]) == 1:
+            direct[route.name] = calls[route.name][0].partition("(")[0]
         else:
             direct[route.name] = f"_{route.name}"
             lines += entry_lines(route, calls[route.name], f"_{route.name}", public=False)
@@ -172,8 +144,8 @@ def module_lines(routes: Sequence[Route], plan: Plan, entry: str, target: str) -
     return [*lines, f"    return {list(direct.values())[-1]}(*args)"]
 
 
-def entry_lines(route: Route, calls: list[list[str]], entry: str, public: bool) -> list[str]:
-    """`def <entry>`: calls the kernels, or those of the first way that takes the shapes and dtypes."""
+def entry_lines(route: Route, calls: list[str], entry: str, public: bool) -> list[str]:
+    """`def <entry>`: calls the kernel, or the first one that takes the shapes and dtypes."""
     lines = choice_lines(route, entry) if len(calls) > 1 else []
     head = ["", "", *(["@torch.fx.wrap"] if public else []), f"def {entry}({', '.join(accepted(route))}):"]
     if not route.variants:
@@ -188,25 +160,21 @@ def entry_lines(route: Route, calls: list[list[str]], entry: str, public: bool) 
     if len(calls) > 1:
         properties = [f"{name}.shape" for name in route.inputs] + [f"{name}.dtype" for name in route.inputs]
         body.append(f"    variant = _variant{entry}({', '.join([*properties, *route.parameters])})")
-    for k, called in enumerate(calls[:-1]):
-        results = [f"    {line}" for line in _result_lines(route, called)]
-        body += [f"    if variant == {k}:", *results]
+    for k, call in enumerate(calls[:-1]):
+        body += [f"    if variant == {k}:", *(f"    {line}" for line in _result_lines(route, call))]
     return [*lines, *head, *body, *_result_lines(route, calls[-1])]
 
 
 def choice_lines(route: Route, entry: str) -> list[str]:
-    """`_variant<entry>`: which of the ways takes given shapes and dtypes."""
+    """`_variant<entry>`: which kernel takes given shapes and dtypes."""
     inputs = range(len(route.inputs))
     shapes, types = [f"s{k}" for k in inputs], [f"d{k}" for k in inputs]
     used = ", ".join([*shapes, *types, *route.parameters])
     lines = ["", "", "@functools.cache", f"def _variant{entry}({used}):"]
     lines.append(f'    """Which kernel takes these shapes and dtypes of {", ".join(route.inputs)}."""')
-    for k, way in enumerate(ways(route)):
-        for v in way:
-            first = v.before[0] if v.before else v
-            tests = [*(dtype_test(first, j) for j in inputs), *guards(first, inputs)]
-            tests += [v.limit] if v.limit else []
-            lines += [f"    if {joined(tests)}:", f"        return {k}"]
+    for k, v in enumerate(route.variants):
+        tests = [*(dtype_test(v, j) for j in inputs), *guards(v, inputs)]
+        lines += [f"    if {joined(tests)}:", f"        return {k}"]
     return [*lines, f"    raise RuntimeError({complaint(entry, shapes)})"]
 
 
@@ -215,15 +183,14 @@ def _returned(route: Route) -> list[str]:
     return route.variants[0].returned if route.variants else []
 
 
-def _result_lines(route: Route, calls: list[str]) -> list[str]:
-    """The calls, and what is returned: outputs of the last, and inputs that it has written in place."""
-    before, call = [f"    {line}" for line in calls[:-1]], calls[-1]
+def _result_lines(route: Route, call: str) -> list[str]:
+    """The call, and what is returned: its outputs, and inputs that it has written in place."""
     if not any(_returned(route)):
-        return [*before, f"    return {call}"]
+        return [f"    return {call}"]
     names = iter(output_names(route.variants[0]))
     results = ", ".join(name or next(names) for name in _returned(route))
     outputs = ", ".join(output_names(route.variants[0]))
-    return [*before, f"    {outputs} = {call}" if outputs else f"    {call}", f"    return {results}"]
+    return [f"    {outputs} = {call}" if outputs else f"    {call}", f"    return {results}"]
 
 
 def pass_files(routes: list[tuple[Family, Route]], plan: Plan, target: str) -> dict[str, str]:
@@ -248,8 +215,7 @@ def pass_files(routes: list[tuple[Family, Route]], plan: Plan, target: str) -> d
         doc = f'"""The kernels and the wrapper that the passes {", ".join(names)} share."""'
         files[f"{entry}_kernels.py"] = _file([doc, "", *imports, *host])
     for name, (family, route) in zip(names, routes, strict=True):
-        most = max((1 + len(v.before) for v in route.variants), default=0)
-        kernels = {0: "as views, without a kernel", 1: "in one kernel"}.get(most, f"in {most} kernels")
+        kernels = "in one kernel" if route.variants else "as views, without a kernel"
         doc = f'"""{title(family.regions[0])} {kernels}; {plan.note(target)} [plan: {plan.json()}]"""'
         pattern = write_pattern(family.regions[0], family.parameters, family.names)
         text = "\n".join(pattern)

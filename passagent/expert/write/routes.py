@@ -35,25 +35,13 @@ class Variant:
     """How the outputs lie in memory."""
     returned: list[str]
     """The input that each of the region's results is, written in place; empty: an output."""
-    before: list[Variant] = field(default_factory=list)
-    """Variants that run first: their outputs are inputs of the next ones, and of this
-    (block_axes.py)."""
-    buffers: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """The outputs' names as inputs of the next kernels, and their shapes in the example."""
     library: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Inputs that the library computes first, and their shapes in the example."""
-    limit: str = ""
-    """A host condition under which kernels before pay."""
 
     @property
     def parts(self) -> list[Part]:
         """The parts of a kernel for CUDA."""
         return self.kernel.parts if isinstance(self.kernel, TritonKernel) else []
-
-    @property
-    def chain(self) -> list[Variant]:
-        """It, and the variants before it, in the order in which they run."""
-        return [*self.before, self]
 
 
 @dataclass
@@ -79,14 +67,12 @@ def distinct(variants: list[Variant]) -> list[Variant]:
     by_key: dict[Any, Variant] = {}
     for v in variants:
         first = by_key.setdefault(_key(v), v)
-        for a, b in zip(first.chain, v.chain, strict=True):
-            a.generic_dtypes = tuple(sorted({*a.generic_dtypes, *b.generic_dtypes}))
+        first.generic_dtypes = tuple(sorted({*first.generic_dtypes, *v.generic_dtypes}))
     return list(by_key.values())
 
 
 def _key(v: Variant) -> Any:
-    description = str([v.guards, v.shapes, v.dtypes, v.input_dtypes, v.orders, v.limit])
-    return (v.kernel.source, description, *map(_key, v.before))
+    return v.kernel.source, str([v.guards, v.shapes, v.dtypes, v.input_dtypes, v.orders])
 
 
 def order_text(route: Route, names: list[str]) -> str:
@@ -166,8 +152,7 @@ def _choosing(route: Route, name: str, heads: list[Function]) -> tuple[list[str]
 
 def kernel_arguments(route: Route, v: Variant) -> list[str]:
     """The arguments of a variant's kernel."""
-    names = [*route.inputs, *(name for b in v.before for name in b.buffers)]
-    return [*(names[k] for k in v.kernel.inputs), *v.kernel.params]
+    return [*(route.inputs[k] for k in v.kernel.inputs), *v.kernel.params]
 
 
 def accepted(route: Route) -> list[str]:
@@ -182,19 +167,12 @@ def accepted(route: Route) -> list[str]:
 
 def taken(route: Route) -> list[str]:
     """The arguments of a route's kernel, or of all its kernels."""
-    if len(route.variants) == 1 and not route.variants[0].before:
+    if len(route.variants) == 1:
         return kernel_arguments(route, route.variants[0])
     if not isinstance(route.variants[0].kernel, TritonKernel):
         return [*route.inputs, *route.parameters]
-    used = {n for v in route.variants for w in v.chain for n in kernel_arguments(with_made(route, v), w)}
+    used = {name for v in route.variants for name in kernel_arguments(route, v)}
     return [name for name in [*route.inputs, *route.parameters] if name in used]
-
-
-def with_made(route: Route, v: Variant) -> Route:
-    """The route with what kernels before a variant's leave among its inputs."""
-    temps = [name for b in v.before for name in b.buffers]
-    orders: list[Order] = [*route.orders, *[()] * len(temps)]
-    return replace(route, inputs=[*route.inputs, *temps], orders=orders, moves=[])
 
 
 def guards(v: Variant, inputs: range | list[int]) -> list[str]:
@@ -329,8 +307,6 @@ def _is_size(number: str) -> bool:
 
 def output_names(v: Variant) -> list[str]:
     """The outputs' names in the kernel."""
-    if v.buffers:
-        return list(v.buffers)
     return ["out"] if len(v.like) == 1 else [f"out{k}" for k in range(len(v.like))]
 
 

@@ -73,7 +73,7 @@ class Part:
 
     def numbers(self, suffix: str) -> list[str]:
         """The parameters that say what a program does."""
-        flat, counted = self.kind == "flat", self.kind in {"rows", "long", "split"}
+        flat, counted = self.kind == "flat", self.kind in {"rows", "long"}
         constants = self.used(["BLOCK", *([] if flat else ["ROWS"]), *self.padded])
         return [*([f"rows{suffix}"] if counted else []), *(f"{c}{suffix}: tl.constexpr" for c in constants)]
 
