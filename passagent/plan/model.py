@@ -170,7 +170,7 @@ class NativeKernel(Record):
 class TritonKernel(Record):
     """A Triton kernel, compiled for certain arguments as far as Triton's own IR.
 
-    `text` is a module that holds the kernel and all that it names. It is for people and is not run.
+    `text` holds the kernel and the jitted functions that it calls. It is for people and is not run.
     """
 
     kind: Literal["triton"] = "triton"
