@@ -227,12 +227,12 @@ def check(out: Path) -> list[str]:
 
 
 def shared(tasks: Iterable[Member], other: Iterable[Member]) -> list[str]:
-    """List the tasks of both that have an operator sequence or a subgraph in common, a line each."""
+    """List the tasks of both that have a subgraph, or else an operator sequence, in common, a line each."""
     names = {key: task.name for task in other for key in keys_of(task)}
     overlaps = []
     for task in tasks:
-        key = next((key for key in keys_of(task) if key in names), None)
-        if key is not None:
+        common = sorted(keys_of(task) & names.keys(), key=lambda key: (isinstance(key, tuple), key))
+        for key in common[:1]:
             what = "the operator sequence" if isinstance(key, tuple) else "a subgraph"
             overlaps.append(f"{task.name} has {what} of {names[key]}")
     return overlaps
