@@ -664,7 +664,6 @@ def test_a_triton_pass_is_timed_on_a_gpu(task):
         result = referee.evaluate(task, triton_candidate())
         wrong = referee.evaluate(task, triton_candidate("1.5"))
     assert (result.status, result.timing) == ("ok", "wall")
-    assert all(graph.speedup.device for graph in result.graphs)
     assert wrong.status == "wrong_result"
 
 

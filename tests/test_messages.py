@@ -49,7 +49,6 @@ HONEST = [
         {"groups": [GROUP], "kept": [KEPT]},
     ),
     (asked("Lockstep", groups=[]), {"ended_early": True}),
-    (asked("DeviceTimes", windows=[[0]]), {"samples": [0]}),
     (asked("Audit", sets=[0]), {"kept": [KEPT], "stable": True}),
     (asked("Float64"), {"outputs": [TENSOR]}),
     (asked("Float64"), {"outputs": None}),

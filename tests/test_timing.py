@@ -307,8 +307,6 @@ class Scripted:
     def ask(self, message, timeout_s, fds=()):
         json.dumps(message.model_dump())  # it has to fit through the channel
         self.log.append((self.name, message))
-        if message.op == "device":
-            return WorkerAnswer(messages.DeviceReply(samples=[100] * len(message.windows)), None)
         if message.op == "lockstep":
             reports = [self.report(group) for group in message.groups]
             kept = [group for group in message.groups if group.keep is not None]
@@ -598,7 +596,6 @@ def test_groups_are_even_and_both_sides_make_the_same_calls():
     for block in measured.compiled.blocks:
         assert longest - turns.MEASURED < len(block) <= longest
     assert len(measured.eager.blocks) == len(measured.compiled.blocks)
-    assert len(measured.compiled.device) == len(measured.eager.device) > 0
 
 
 @pytest.mark.parametrize("per_call_ns", [1_000, 3_000_000, 7_000_000, 11_000_000, 40_000_000, 4 * 10**8])

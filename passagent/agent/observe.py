@@ -240,9 +240,8 @@ def _row(speedup: Speedup, graph: GraphResult) -> str:
         "" if speedup.low is None or speedup.high is None else f" [{speedup.low:.3f}, {speedup.high:.3f}]"
     )
     times = f"{_us(graph.eager_ms)} -> {_us(graph.compiled_ms)} us"
-    on_device = "" if speedup.device is None else f", kernels alone {speedup.device:.2f}x"
     noisy = ", unstable timing" if graph.unstable else ""
-    return f"  {speedup.e2e:.3f}x{interval}  {times}{on_device}{noisy}  {graph.name} ({graph.dtype})"
+    return f"  {speedup.e2e:.3f}x{interval}  {times}{noisy}  {graph.name} ({graph.dtype})"
 
 
 def _us(milliseconds: float | None) -> str:

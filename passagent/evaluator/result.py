@@ -103,7 +103,6 @@ class Speedup(BaseModel):
     """eager / compiled, by the estimator that `Evaluation.protocol` names."""
 
     e2e: float
-    device: float | None = None
     low: float | None = None
     """Lower end of the 95% bootstrap interval of `e2e`, over paired blocks."""
     high: float | None = None

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-import numpy as np
-
 from passagent.config import EvaluatorConfig
 from passagent.evaluator import score
 from passagent.evaluator.compilers import is_compiled
@@ -88,11 +86,7 @@ def blank(subgraph: Subgraph, status: Status, error: str | None = None) -> Graph
 
 def speedup_of(timing: Timing) -> Speedup:
     """The speedup that was measured."""
-    eager, compiled = timing.eager.device, timing.compiled.device
-    device = None
-    if eager and compiled:
-        device = float(np.median(eager)) / max(float(np.median(compiled)), 1.0)
-    return Speedup(e2e=timing.speedup, device=device, low=timing.low, high=timing.high)
+    return Speedup(e2e=timing.speedup, low=timing.low, high=timing.high)
 
 
 def fill_times(result: GraphResult, timing: Timing) -> None:

@@ -252,24 +252,6 @@ def lockstep(
     return reports, kept_calls
 
 
-def device_times(graph: Graph, chosen: int, windows: list[Windows], often: Sequence[int]) -> list[int]:
-    """Time between events on the stream, ns, for a call on each of `windows`."""
-    call, refresh, args, events = graph.call, graph.refresher(chosen, often), graph.args, []
-    refresh_all(graph, chosen, windows[0])
-    out = None
-    for window in windows:
-        out = None
-        refresh(window)
-        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        before.record()
-        out = call(*args)
-        after.record()
-        events.append((before, after))
-    torch.cuda.synchronize()
-    del out
-    return [round(before.elapsed_time(after) * 1e6) for before, after in events]
-
-
 @contextmanager
 def no_collection() -> Iterator[None]:
     """Python's collector rests while calls are timed."""

@@ -30,7 +30,6 @@ class Samples:
     """The time that a core was waited for meanwhile, in blocks that begin on a signal."""
     copying: list[list[int]] = field(default_factory=list)
     """The time of copying each call's outputs, where they were."""
-    device: list[int] = field(default_factory=list)
     calls: int = 1
     """Calls in each of the times, and what of a time is the host's (hostless.py): """
     overhead_ns: int = 0

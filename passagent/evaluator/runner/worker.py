@@ -85,10 +85,6 @@ def _answer(state: _State, request: messages.Request[Any], fds: list[int]) -> me
             return _run(state, request, fds)
         case messages.Lockstep():
             return _lockstep(state, request, fds)
-        case messages.DeviceTimes():
-            graph = _holding(state, request.id, request.set)
-            samples = calls.device_times(graph, request.set, request.windows, request.often)
-            return messages.DeviceReply(samples=samples)
         case messages.Audit():
             return _audit(state, request)
         case messages.Float64():

@@ -129,10 +129,6 @@ class LockstepReply(Reply):
     """The other side gave up, and is to blame."""
 
 
-class DeviceReply(Reply):
-    samples: Annotated[list[_Ns], Field(max_length=1 << 20)]
-
-
 class AuditReply(Reply):
     kept: Annotated[list[Kept], Field(max_length=64)]
     stable: bool
@@ -284,20 +280,6 @@ class Lockstep(Request[LockstepReply]):
         return [len(group.samples) for group in reply.groups] == counts and len(reply.kept) == count
 
 
-class DeviceTimes(Request[DeviceReply]):
-    """The device's time for a call on each of `windows`."""
-
-    op: Literal["device"] = "device"
-    id: str
-    set: int
-    windows: list[Windows]
-    often: list[int]
-
-    def fits(self, reply: DeviceReply) -> bool:
-        """A time for each."""
-        return len(reply.samples) == len(self.windows)
-
-
 class Audit(Request[AuditReply]):
     """An audited call on each of `sets`, after one on set `before` that is not judged."""
 
@@ -366,7 +348,7 @@ class Release(Request[Reply]):
 
 _KINDS: dict[type[Request[Any]], type[Reply]] = {
     Prepare: Reply, Load: Reply, TakeGraph: GraphReply, Run: RunReply, Lockstep: LockstepReply,
-    DeviceTimes: DeviceReply, Audit: AuditReply, Float64: Float64Reply, Spread: SpreadReply,
+    Audit: AuditReply, Float64: Float64Reply, Spread: SpreadReply,
     Rounding: RoundingReply, States: StatesReply, Release: Reply,
 }  # fmt: skip
 _BY_NAME = {kind.model_fields["op"].default: kind for kind in _KINDS}

@@ -28,7 +28,6 @@ from passagent.evaluator.runner.lockstep import Turn
 from passagent.evaluator.runner.process import WorkerAnswer
 from passagent.evaluator.runner.samples import Samples, Timing
 from passagent.evaluator.runner.worker_messages import (
-    DeviceTimes,
     Error,
     Kept,
     Lockstep,
@@ -67,8 +66,6 @@ any case, as there are no more where calls are slow."""
 _GRACE_S = 10.0
 """How long eager's worker may take to notice that its partner is gone, s."""
 _ENDED_EARLY = Error(kind="runtime_error", message="timed calls ended early, without an answer")
-_DEVICE_CALLS = 20
-"""Calls of each side whose device time is taken, too."""
 BETWEEN_WORKERS = 0.006
 """Standard deviation of the log ratio of eager to itself in one pair of workers: two pairs, and the noise
 of the calls themselves, gave 0.47% in benchmarks/evaluator_repeatability.py on an H200."""
@@ -153,8 +150,6 @@ def measure(pair: TimedPair) -> Timing:
             pair.share()
 
         timing.hidden = clocks.hides_time(clocked_pair, in_place)
-    if effort.device != "cpu" and reference.dispatch != "graph" and not timing.is_slow:
-        _device_times(pair, timing, draw)
     return timing
 
 
@@ -310,7 +305,6 @@ def together(timings: Sequence[Timing]) -> Timing:
         for side, part in ((whole.eager, timing.eager), (whole.compiled, timing.compiled)):
             side.blocks += part.counted
             side.hidden += part.hidden
-            side.device += part.device
         whole.pairs += timing.pairs
     whole.eager_ns = estimate.typical_ns(whole.eager.blocks)
     centre = sum(math.log(timing.speedup) for timing in timings) / count
@@ -320,20 +314,6 @@ def together(timings: Sequence[Timing]) -> Timing:
     whole.speedup, whole.low, whole.high = (math.exp(x) for x in (centre, centre - down, centre + up))
     whole.unstable = (down + up) / 2 > UNSTABLE
     return whole
-
-
-def _device_times(pair: TimedPair, timing: Timing, draw: Draw) -> None:
-    """Time between events, without the host's share: kept with the end-to-end times."""
-    reference = pair.reference
-    for _ in range(2):
-        windows = [draw.next() for _ in range(_DEVICE_CALLS)]
-        request = DeviceTimes(id=reference.name, set=1, windows=windows, often=reference.often)
-        for side, samples in ((pair.candidate, timing.compiled), (pair.baseline, timing.eager)):
-            answer = side.ask(request, pair.effort.timeout_s)
-            if answer.error is not None:
-                raise TimedCallError(answer.error)
-            samples.device += answer.reply.samples
-            pair.share()
 
 
 def _block(pair: TimedPair, side: Side, request: Run) -> WorkerAnswer[RunReply]:
