@@ -9,8 +9,7 @@ Messages are plain JSON-able dicts, stored as they are:
     {"role": "tool", "tool_call_id": str, "name": str, "content": str}
 
 `arguments` is the JSON text that the model sent, valid or not. `raw` is optional: what a provider needs back
-verbatim (thinking blocks, reasoning items), under the API's name. `late`, of a user message that holds the
-result of an evaluation that was not waited for, is that call's id (agent/evaluator_tool.py).
+verbatim (thinking blocks, reasoning items), under the API's name.
 
 `data` is what programs read of a message that the program wrote; no provider is sent it. Of a task message
 see agent/prompt.py. Of a call's answer: `error` (true: it could not be done as asked), `edit` (`wrote` or
