@@ -110,8 +110,7 @@ class ImportOptions(TypedDict, total=False):
 class WorkerOptions(TypedDict, total=False):
     """How a machine's devices are offered."""
 
-    listen: Annotated[str, Option(default="127.0.0.1:8700")]
-    """Where it listens; with ssh://HOST, on this machine."""
+    listen: Annotated[str, Option("Where it listens.", default="127.0.0.1:8700")]
     device: Annotated[str, Option("cpu, cuda, cuda:N, cuda:N,cuda:M or cuda:all.", default="cpu")]
     token_file: Annotated[
         str,
@@ -123,8 +122,6 @@ class WorkerOptions(TypedDict, total=False):
     ]
     tls_cert: Annotated[str | None, Option("Serve https with this certificate.", metavar="FILE")]
     tls_key: Annotated[str | None, Option("The certificate's key.", metavar="FILE")]
-    remote_command: Annotated[str, Option(metavar="COMMAND", default="passagent")]
-    """With ssh://HOST: passagent there."""
 
 
 class PageOptions(TypedDict, total=False):

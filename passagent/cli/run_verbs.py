@@ -224,7 +224,7 @@ def _follow(store: Store, run: RunRecord, count: int, as_json: bool) -> None:
 
 
 _RUN = re.compile(r"[0-9a-f]{8}")
-_OF_A_RUN = {"run.log", "best", "best.new", "devices.json"}
+_OF_A_RUN = {"run.log", "devices.json"}
 
 
 @command(commands)

@@ -144,18 +144,18 @@ def search_run(session: Session, as_json: bool, follow: OnEvent | None = None) -
         if follow is not None:
             follow(event)
 
-    async def search() -> Path | None:
+    async def search() -> None:
         stop_on_signals(session, progress, go_on)
-        return await setup.work(session, on_event)
+        await setup.work(session, on_event)
 
     try:
-        exported = asyncio.run(search())
+        asyncio.run(search())
     except KeyboardInterrupt as error:  # before or after the search, which takes signals itself
         raise Interrupted(interrupted) from error
     finally:
         progress.close()
     run = runs.get_run(store, run.id)
-    data = run_data(store, run, exported)
+    data = run_data(store, run)
     print(json.dumps(data) if as_json else run_text(store, data))
     if session.is_interrupted:
         raise Interrupted(interrupted)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from passagent.agent.prompt import short_note
@@ -76,12 +75,10 @@ def status_data(store: Store, run: Run, counting: bool = True) -> dict[str, Any]
     }
 
 
-def run_data(store: Store, run: Run, exported: Path | None = None) -> dict[str, Any]:
-    """Return all of the run as one JSON object; `exported`: where the best pass was written."""
+def run_data(store: Store, run: Run) -> dict[str, Any]:
+    """Return all of the run as one JSON object."""
     data, since = status_data(store, run), finalists.found_since(store, run.id)
     moved = episodes.list_migrations(store, run.id)
-    if data["best"]:
-        data["best"]["path"] = str(exported) if exported else None
     return data | {
         "task_path": run.task_path,
         "seed": run.seed,
@@ -255,7 +252,6 @@ def run_text(store: Store, data: dict[str, Any]) -> str:
     if best is not None:
         parts += [finalists_text(data["finalists"]), found_since_text(store, data["run"])]
         parts.append(str(graph_table(confirmed_evaluation(store, nodes.get_node(store, best["node"])))))
-        parts.append(f"its files: {best['path']}" if best["path"] else "")
     parts.append(_island_table(data))
     if data["seeds"]:
         parts.append(f"seeds: {statuses_text(data['seeds'])} ({'; '.join(data['seeds_from'])})")
