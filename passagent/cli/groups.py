@@ -17,7 +17,6 @@ from passagent.options import (
     Json,
     ModelOptions,
     Natural,
-    OwnLibrary,
     PresetOptions,
     Price,
     Share,
@@ -133,8 +132,6 @@ class PageOptions(TypedDict, total=False):
     token: Annotated[str | None, Option("Ask for this one.", shown="made anew each time")]
     allow_host: Annotated[list[str] | None, Option(metavar="NAME")]
     """Another name it is reached by, as behind a proxy."""
-    control: Annotated[bool, Option("With buttons that stop live runs.")]
-    library: OwnLibrary
 
 
 class McpOptions(PresetOptions, StoreOptions, total=False):

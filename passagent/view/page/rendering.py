@@ -158,7 +158,6 @@ def one_file(store: Store, run: Run) -> str:
         "go": lambda *parts, **query: f"#{anchor(*parts)}" if anchor(*parts) in inside else None,
         "layout": "section.html",
         "is_file": True,
-        "csrf": "",
         "version": __version__,
     }
     sections = [

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 from passagent.agent.context import unified
 from passagent.agent.observe import failures
 from passagent.agent.prompt import plain_note, short_note
-from passagent.data.collect import trials
 from passagent.errors import TaskError, UsageError
-from passagent.experience import exemplars
 from passagent.search import finalists
 from passagent.search.finalists import confirmed_evaluation
 from passagent.search.policies import why_none
 from passagent.search.setup import stored_config
 from passagent.store import Store, episodes, ledger, nodes, runs
 from passagent.store.nodes import Node
-from passagent.store.pass_library import KeptPass, PassLibrary
 from passagent.store.runs import SEEDS, Run
 from passagent.store.sessions import runs_dir_flag
 from passagent.store.trajectories import find_episode, trajectory
-from passagent.view import charts, collect_table, node_changes, run_summary
+from passagent.view import charts, node_changes, run_summary
 from passagent.view.evaluation import graph_table
 from passagent.view.hint_report import hint_data, uplift_text
 from passagent.view.trajectory import arguments_of
@@ -260,84 +256,6 @@ def _number(text: str) -> int:
     return int(text)
 
 
-BENCHES = "bench"
-"""In a runs directory: the results of `passagent bench`."""
-
-
-def sections(store: Store) -> dict[str, bool]:
-    """Return which of these pages have something to show."""
-    row = store.row(
-        "SELECT EXISTS (SELECT 1 FROM runs WHERE trial IS NOT NULL) AS collect, "
-        "EXISTS (SELECT 1 FROM episodes WHERE hints IS NOT NULL) AS hints"
-    )
-    assert row is not None
-    return {name: bool(value) for name, value in row.items()}
-
-
-def collect(store: Store) -> dict[str, Any]:
-    """PassNet's figures about the trials in the database (its Table 4)."""
-    summaries = trials.summaries_of(store)
-    if not summaries:
-        raise UsageError(f"{store.runs_dir}: holds no trials of passagent collect")
-    return {"figures": collect_table.figures_table(summaries)}
-
-
 def hints(store: Store) -> dict[str, Any]:
     """The hints that models wrote and the curated ones, with the uplift of showing learned hints."""
     return hint_data(store) | {"text": uplift_text}
-
-
-def library(path: Path | None) -> dict[str, Any]:
-    """The passes that are kept for later runs, the fastest first, and those that come with passagent."""
-    records: list[KeptPass] = []
-    if path is not None and path.is_file():
-        with PassLibrary.open(path, to_look=True) as passes:
-            records = passes.passes()
-    return {
-        "path": path,
-        "kept": records,
-        "shipped": sorted(exemplars.shipped(), key=lambda exemplar: exemplar.task),
-    }
-
-
-def kept_pass(path: Path | None, word: str) -> dict[str, Any]:
-    """A pass of the library, by the beginning of its region's hash."""
-    if path is None or not path.is_file():
-        raise UsageError("there is no library here")
-    with PassLibrary.open(path, to_look=True) as passes:
-        return {"kept": passes.named(word)}
-
-
-def benches(runs_dir: Path) -> list[str]:
-    """The names of the benchmarks beside the runs."""
-    from passagent.data.bench.results import FILE
-
-    return sorted(path.parent.name for path in (runs_dir / BENCHES).glob(f"*/{FILE}"))
-
-
-def all_benches(store: Store) -> dict[str, Any]:
-    """The benchmarks."""
-    return {"names": benches(store.runs_dir)}
-
-
-def bench(store: Store, name: str) -> dict[str, Any]:
-    """A benchmark: PassNet's Table 1, ES(t) and S(t). Imports torch."""
-    if name not in benches(store.runs_dir):
-        raise UsageError(f"{name:.80}: no such benchmark in {store.runs_dir / BENCHES}")
-    from passagent.data.bench.results import Results
-    from passagent.data.bench.summary import summaries_of
-    from passagent.view import bench_table
-
-    rows = list(Results(store.runs_dir / BENCHES / name).rows.values())
-    compilers = list(dict.fromkeys(row.compiler for row in rows))
-    protocol = rows[0].identity if rows else {}
-    summaries = summaries_of(compilers, rows)
-    return {
-        "name": name,
-        "table_of": bench_table.bench_table(summaries),
-        "identity": protocol,
-        "es": charts.tolerance(summaries, "es", "ES(t)") if summaries else None,
-        "s": charts.tolerance(summaries, "s", "S(t)") if summaries else None,
-        "failed": [row for row in rows if row.error],
-        "rows": rows,
-    }
