@@ -52,7 +52,6 @@ class ExportOptions(TypedDict, total=False):
     best_of: Annotated[Count | None, Option("At most so many of a task, the best.")]
     per_sequence: Annotated[Count | None, Option("At most so many of an operator sequence, the best.")]
     failures: Annotated[bool, Option("Write failed episodes, too: failures_*.")]
-    pairs: Annotated[bool, Option("Write pairs (better, worse): preferences.jsonl.")]
     against: Against
     tokenizer: Annotated[str | None, Option(metavar="FILE")]
     """A tokenizer.json that lengths are counted with."""
