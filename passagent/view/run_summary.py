@@ -11,9 +11,7 @@ from passagent.agent.prompt import short_note
 from passagent.evaluator.result import Evaluation
 from passagent.search import finalists
 from passagent.search.finalists import confirmed_evaluation, rounds_of, standing
-from passagent.search.policies import why_none
 from passagent.search.run_files import devices_of
-from passagent.search.setup import stored_config
 from passagent.store import Store, episodes, ledger, nodes, runs, sessions
 from passagent.store.ledger import Spent
 from passagent.store.nodes import Node, author_of
@@ -94,7 +92,6 @@ def run_data(store: Store, run: Run) -> dict[str, Any]:
         "migrations": [
             {"node": m.node_id, "from": m.from_island, "to": m.to_island, "reason": m.reason} for m in moved
         ],
-        "no_migration": None if moved else why_none(store, run, stored_config(run).search),
         "runs_dir": str(store.runs_dir),
     }
 
@@ -257,7 +254,6 @@ def run_text(store: Store, data: dict[str, Any]) -> str:
         parts.append(f"seeds: {statuses_text(data['seeds'])} ({'; '.join(data['seeds_from'])})")
     parts.append(str(spending_table(ledger.spent(store, data["run"]))))
     parts += [f"migration of node {m['node']} to island {m['to']}: {m['reason']}" for m in data["migrations"]]
-    parts.append(data["no_migration"] or "")
     parts.append(f"the tree: passagent show {data['run']}{flag}")
     if best is not None:
         parts.append(f"export:   passagent best {data['run']}{flag} --out pass_dir")

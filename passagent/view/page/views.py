@@ -11,8 +11,6 @@ from passagent.agent.prompt import plain_note, short_note
 from passagent.errors import TaskError, UsageError
 from passagent.search import finalists
 from passagent.search.finalists import confirmed_evaluation
-from passagent.search.policies import why_none
-from passagent.search.setup import stored_config
 from passagent.store import Store, episodes, ledger, nodes, runs
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS, Run
@@ -69,7 +67,6 @@ def figures(store: Store, name: str) -> dict[str, Any]:
     record = runs.get_run(store, name)
     course = charts.course(charts.read_nodes(store, name))
     finalists = run_summary.finalists_data(store, record)
-    moved = episodes.list_migrations(store, name)
     roles = {island.island: f"{island.island} {island.role}" for island in runs.islands(store, name)}
     again = finalists[0]["as_score"] if finalists else None
     return {
@@ -82,8 +79,7 @@ def figures(store: Store, name: str) -> dict[str, Any]:
         "failures": [_failure(store, course, of) for of in course.statuses if of not in ("ok", *_OPEN)],
         "finalists": finalists,
         "finalists_text": run_summary.finalists_text(finalists),
-        "migrations": moved,
-        "no_migration": None if moved else why_none(store, record, stored_config(record).search),
+        "migrations": episodes.list_migrations(store, name),
     }
 
 
