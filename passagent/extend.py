@@ -47,7 +47,8 @@ class Model(Protocol):
         ...
 
     async def complete(self, messages: list[Message], tools: list[ToolSpec]) -> Reply:
-        """The next assistant message (passagent/models/types.py). Raises PassagentError."""
+        """The next assistant message (passagent/models/types.py). Raises PassagentError: UsageError for what
+        a person must set right, InfrastructureError after the last retry."""
         ...
 
     async def close(self) -> None:

@@ -17,8 +17,9 @@ from passagent.agent.toolbox import check_arguments
 from passagent.agent.workspace import ToolError
 from passagent.config import AgentConfig
 from passagent.errors import nearest
+from passagent.extend import Model
 from passagent.models.retry import ContextOverflow
-from passagent.models.types import LENGTH, REFUSAL, Message, Model, Reply, Usage, clean, meant_tool
+from passagent.models.types import LENGTH, REFUSAL, Message, Reply, Usage, clean, meant_tool
 from passagent.store.redaction import redacted
 
 Save = Callable[[Message, Usage | None], None]

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from passagent.config import ModelConfig
 from passagent.errors import UsageError
-from passagent.models.types import Message, Model, Reply, ToolSpec
+from passagent.extend import Model
+from passagent.models.types import Message, Reply, ToolSpec
 
 
 @dataclass

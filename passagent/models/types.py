@@ -1,4 +1,4 @@
-"""The model interface of the agent: neutral messages in, one reply out. Each provider's module translates.
+"""What a model is asked and what it answers: neutral messages; each provider's module translates them.
 
 `valid_history` makes of messages what every provider takes.
 
@@ -23,7 +23,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 Message = dict[str, Any]
 
@@ -75,21 +75,6 @@ class Reply:
     usage: Usage
     stop_reason: str
     """`end`, `tools`, `length` or `refusal`; a provider's other reasons as they are."""
-
-
-class Model(Protocol):
-    """Anything that answers a conversation."""
-
-    @property
-    def name(self) -> str:
-        """The name that a person gave."""
-
-    async def complete(self, messages: list[Message], tools: list[ToolSpec]) -> Reply:
-        """The next assistant message. Raises PassagentError: UsageError for what a person must set right,
-        InfrastructureError after the last retry."""
-
-    async def close(self) -> None:
-        """Release connections."""
 
 
 def assistant(content: str, tool_calls: list[dict[str, str]] | None = None) -> Message:

@@ -16,10 +16,11 @@ from passagent.agent.distiller import Improvement
 from passagent.config import ModelChoice
 from passagent.evaluator.target import kind_of
 from passagent.experience.hints import LearnedHint
+from passagent.extend import Model
 from passagent.models import open_model
 from passagent.models.ensemble import Ensemble, choose, member
 from passagent.models.retry import Metered, Retrying
-from passagent.models.types import Model, Reply
+from passagent.models.types import Reply
 from passagent.search.episode_context import judged_node
 from passagent.search.session import EXPERT, Session, Stopping
 from passagent.search.stop import Want

@@ -26,11 +26,11 @@ from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.target import target_of
 from passagent.experience.diagnosis import Diagnosis
 from passagent.experience.hints import load_hints
+from passagent.extend import Model
 from passagent.models import open_model
 from passagent.models.ensemble import model_names
 from passagent.models.prices import Price, check_budget, prices_of
 from passagent.models.probe import check_models
-from passagent.models.types import Model
 from passagent.search.candidates import propose
 from passagent.search.controller import search
 from passagent.search.run_files import report, run_log

@@ -22,9 +22,9 @@ from passagent.data.collect.trials import Outcome, Summary, Trial
 from passagent.errors import InfrastructureError, MachineFault, PassagentError, TaskError, UsageError
 from passagent.evaluator.fleet.opening import check_devices, open_pool
 from passagent.evaluator.judging.effort import check_task_room
+from passagent.extend import Model
 from passagent.models import open_model
 from passagent.models.probe import check_models
-from passagent.models.types import Model
 from passagent.options import CollectOptions, settings_of
 from passagent.search import stop
 from passagent.search.controller import search
