@@ -175,7 +175,7 @@ def test_a_place_without_runs_says_what_it_is(tmp_path, content, told):
         with sqlite3.connect(path) as connection:
             connection.execute(content)
         connection.close()
-    for address in ("/", "/run/x", "/node/1", "/hints", "/compare?a=x&b=y"):
+    for address in ("/", "/run/x", "/node/1", "/hints"):
         answer = client(tmp_path).get(address)
         assert answer.status_code == 200 and told in answer.text
     Store.open(tmp_path / "new").close()
@@ -195,7 +195,6 @@ def test_what_an_address_adds_changes_nothing_else(made):
         ("/run/nix", "no such run"),
         ("/run/RUN/episode/999", "has no episode 999"),
         ("/run/RUN/episode/x", "not a place in a list"),
-        ("/compare?a=RUN&b=nix", "no such run"),
         ("/task/nix", "on such a task"),
         ("/node/1/plan", "no plan was kept"),
         ("/run/RUN/tree?before=x", "not a place in a list"),
@@ -264,8 +263,8 @@ def test_a_token_is_asked_for_and_leaves_the_address(made):
     for address in ("/", "/?token=", "/?token=Secret", "/assets/page.css?token=%ff"):
         assert page.get(address).status_code == 403
     assert page.get("/", headers={"Cookie": "passagent_token=wrong"}).status_code == 403
-    entrance = page.get("/compare?a=1&token=secret&b=2")
-    assert (entrance.status_code, entrance.headers["location"]) == (303, "./compare?a=1&b=2")
+    entrance = page.get("/run/x/tree?before=1&token=secret&more=2")
+    assert (entrance.status_code, entrance.headers["location"]) == (303, "./tree?before=1&more=2")
     assert {"HttpOnly", "SameSite=strict"} <= set(entrance.headers["set-cookie"].split("; "))
     assert page.get("/").status_code == 200  # by the cookie
 
@@ -296,7 +295,7 @@ def test_one_file_needs_nothing_else(made):
 def test_report_writes_page_and_pictures(made, tmp_path):
     page, pictures = tmp_path / "run.html", tmp_path / "pictures"
     told = report("last", str(page), str(pictures), str(made)).data
-    drawn = {f"{pictures}/{name}.svg" for name in ("best", "islands", "tokens", "tree")}
+    drawn = {f"{pictures}/{name}.svg" for name in ("best", "islands", "tree")}
     assert (
         told["left_out"] == [] and set(told["files"]) == {str(page), *drawn} and all(told["files"].values())
     )

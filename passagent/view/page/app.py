@@ -206,7 +206,7 @@ def create_app(runs_dir: Path, access: Access) -> Starlette:
     return Starlette(
         routes=[
             Route("/", page("runs.html", views.all_runs)),
-            Route("/run/{name}", page("run.html", views.run)),
+            Route("/run/{name}", page("run.html", views.now)),
             Route("/run/{name}/now", page("run_now.html", views.now, is_part=True)),
             Route("/run/{name}/figures", page("run_figures.html", views.figures, is_part=True)),
             Route("/run/{name}/tree", page("tree.html", views.tree)),
@@ -215,7 +215,6 @@ def create_app(runs_dir: Path, access: Access) -> Starlette:
             Route("/node/{number:int}/diff/{other:int}", page("diff.html", views.compared_nodes)),
             Route("/node/{number:int}/plan", page("plan.html", views.plan)),
             Route("/task/{key}", page("task.html", views.task)),
-            Route("/compare", page("compare.html", views.compare)),
             Route("/hints", page("hints.html", views.hints)),
             Mount("/assets", StaticFiles(directory=HERE / "assets")),
         ],

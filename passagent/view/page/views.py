@@ -7,7 +7,7 @@ from typing import Any
 
 from passagent.agent.context import unified
 from passagent.agent.observe import failures
-from passagent.agent.prompt import plain_note, short_note
+from passagent.agent.prompt import short_note
 from passagent.errors import TaskError, UsageError
 from passagent.search import finalists
 from passagent.search.finalists import confirmed_evaluation
@@ -36,19 +36,8 @@ def all_runs(store: Store, first: str = "0") -> dict[str, Any]:
     return {"runs": rows, "first": start, "count": len(stored), "more": more}
 
 
-def run(store: Store, name: str) -> dict[str, Any]:
-    """A run: what does not change."""
-    record = runs.get_run(store, name)
-    others = store.rows(
-        "SELECT id, model, created_at FROM runs WHERE task_key = :task AND id != :run "
-        "ORDER BY rowid DESC LIMIT 20",
-        {"task": record.task_key, "run": record.id},
-    )
-    return {"run": record, "others": others} | now(store, name)
-
-
 def now(store: Store, name: str) -> dict[str, Any]:
-    """A run as it is now, without a look at all of its nodes."""
+    """A run and how it is doing, without a look at all of its nodes."""
     record = runs.get_run(store, name)
     data = run_summary.status_data(store, record, counting=False)
     return {
@@ -74,7 +63,6 @@ def figures(store: Store, name: str) -> dict[str, Any]:
         "course": course,
         "best_chart": charts.best_so_far(course, again),
         "island_chart": charts.by_island(course, roles),
-        "spending_chart": charts.spending(store, name),
         "spending": run_summary.spending_table(ledger.spent(store, name)),
         "failures": [_failure(store, course, of) for of in course.statuses if of not in ("ok", *_OPEN)],
         "finalists": finalists,
@@ -222,27 +210,6 @@ def task(store: Store, key: str) -> dict[str, Any]:
         "missing": missing,
         "rows": rows,
         "count": len(on_task),
-    }
-
-
-def compare(store: Store, a: str = "", b: str = "") -> dict[str, Any]:
-    """Two runs side by side; the winners paired subgraph by subgraph."""
-    if not a or not b:
-        raise UsageError("compare: give two runs, ?a=RUN&b=RUN")
-    pair = [runs.find_run(store, name) for name in (a, b)]
-    sides = [run_summary.status_data(store, run) for run in pair]
-    courses = [charts.course(charts.read_nodes(store, run.id)) for run in pair]
-    best = [finalists.winner(store, run.id) for run in pair]
-    paired = node_changes.diff_data(store, best[0], best[1]) if best[0] and best[1] else None
-    names = [f"{run.id} {run.model}" for run in pair]
-    return {
-        "runs": pair,
-        "sides": sides,
-        "used": [[run_summary.used_text(key, of) for key, of in side["budget"].items()] for side in sides],
-        "statuses": [course.statuses for course in courses],
-        "chart_spec": charts.side_by_side(list(zip(names, courses, strict=True))),
-        "paired": paired,
-        "notes": [plain_note(node.note) if node else "" for node in best],
     }
 
 
