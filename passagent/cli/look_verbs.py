@@ -245,7 +245,7 @@ def report(
     html: Annotated[str | None, Option("The page to write.", metavar="FILE")],
     pictures: Annotated[
         str | None,
-        Option("Draw the best so far, the islands, the tokens and the tree as SVG.", metavar="DIR"),
+        Option("Draw the best so far, the islands and the tree as SVG.", metavar="DIR"),
     ],
     runs_dir: RunsDir,
 ) -> Output:
