@@ -20,13 +20,9 @@ from environments import ROOT
 sys.path.insert(0, str(ROOT / "tests"))
 
 import tiny_search
-from test_pass_library import GELU
 
-from passagent.data.bench.results import FILE, Row
-from passagent.evaluator.result import Candidate
 from passagent.search import finalists
 from passagent.store import Store, nodes, runs, sessions
-from passagent.store.pass_library import PassLibrary
 
 MANY = 100_000
 EVIL = "</script><script>alert(1)</script>\x1b[31m\u202e<img src=x onerror=alert(1)>"
@@ -59,7 +55,7 @@ def search(task, runs_dir, iters, islands, seed=1):
 
 @pytest.fixture
 def finished(task, once):
-    """Two runs that are trials, one hostile candidate, and a benchmark."""
+    """Two runs, one hostile candidate."""
     return once("finished", lambda place: make_finished(task, place))
 
 
@@ -67,11 +63,7 @@ def make_finished(task, place):
     search(task, place, 24, 4)
     search(task, place, 12, 2, seed=2)
     with Store.open(place) as store:
-        for trial, run in enumerate(runs.list_runs(store)):
-            store.execute("UPDATE runs SET trial = :t WHERE id = :r", {"t": trial, "r": run.id})
-            store.execute(
-                "UPDATE calls SET cost = 0.01, output_tokens = 900 WHERE run_id = :r", {"r": run.id}
-            )
+        store.execute("UPDATE calls SET cost = 0.01, output_tokens = 900")
         key = store.keep_files(nodes.get_files(store, nodes.get_node(store, 3)) | {"evil.py": EVIL})
         names = {
             "key": key,
@@ -84,16 +76,6 @@ def make_finished(task, place):
         text = f"task on a CPU, tier cheap\n  g (float32): 4.19 MB, 3 launches, {EVIL}"
         nodes.keep_profile(store, nodes.get_node(store, 3).run_id, key, False, text, "{}")
         store.execute("UPDATE nodes SET as_score = 9e999 WHERE id = 5", {})
-    results = place / "bench/tiny-cpu" / FILE
-    results.parent.mkdir(parents=True)
-    with results.open("w") as file:
-        for number in range(24):
-            for compiler in ("eager", "inductor"):
-                judged = tiny_search.judge(Candidate(tiny_search.candidate_files(f"{compiler} {number}")))
-                row = Row(task=f"t{number}", task_key=f"{number}", compiler=compiler, subject=compiler,
-                          identity={"cpu": "a processor", "torch": "2"}, at="2026-01-01T00:00:00.000Z",
-                          evaluation=judged)  # fmt: skip
-                file.write(json.dumps(row.model_dump(mode="json")) + "\n")
 
 
 @pytest.fixture
@@ -188,18 +170,9 @@ def test_a_finished_run(chromium, finished):
     look_at_all(chromium, finished, "finished")
 
 
-def test_pages_of_many(chromium, finished, tmp_path):
-    run, _ = newest(finished)
-    library = tmp_path / "library.db"
-    with PassLibrary.open(library) as passes:
-        passes.keep(GELU)
-    with Store.open(finished, create=False) as store:
-        other = runs.list_runs(store)[1].id
-    with served(finished, "--library", library) as at:
-        kept = f"library/{GELU.instance.partition(':')[2][:12]}"
-        compared = f"compare?a={run.id}&b={other}"
-        for name in ("library", kept, "hints", "collect", "bench", "bench/tiny-cpu", compared):
-            chromium.look(f"{at}/{name}", name.partition("?")[0].replace("/", "-"))
+def test_pages_of_many(chromium, finished):
+    with served(finished) as at:
+        chromium.look(f"{at}/hints", "hints")
         chromium.look(f"{at}/node/3", "hostile", "text=evil.py")
         chromium.look(f"{at}/node/5", "infinite")
 
@@ -231,22 +204,6 @@ def test_a_running_run_is_followed_whatever_restarts(chromium, live):
             page.wait_for_selector("html:not([data-state])", state="attached")
             live.kill()
             page.wait_for_selector(".status.interrupted")
-
-
-def test_buttons_act_on_a_live_run(chromium, live):
-    run, _ = newest(live.runs_dir)
-
-    def wanted():
-        with Store.open(live.runs_dir, create=False) as store:
-            return runs.get_run(store, run.id).wanted
-
-    with served(live.runs_dir, "--control") as at, chromium.page() as page:
-        page.goto(f"{at}/run/{run.id}")
-        page.click("text=Stop after its episodes")
-        page.wait_for_selector("text=asked to stop after episodes")
-        assert wanted() == "stop_after_episodes"
-        page.click("button[value=stop]")
-        until(lambda: live.process.poll() is not None or wanted() == "stop", "it is asked to stop")
 
 
 def test_a_hundred_thousand_nodes(chromium, many):

@@ -15,7 +15,7 @@ __all__ = [
     "Bench", "Collection", "Evaluator", "InfrastructureError", "Node", "Nodes", "PassagentError", "Plan",
     "Result", "Run", "RunOptions", "TaskError", "UsageError", "apply", "bench", "build_dataset", "collect",
     "deploy", "explain", "export", "extract", "extract_regions", "fork", "inductor_options", "load_task",
-    "measure", "open_run", "optimize", "package", "resume", "resume_async", "run", "run_async",
+    "measure", "open_run", "optimize", "package", "resume", "run",
 ]  # fmt: skip
 
 

@@ -36,7 +36,7 @@ from passagent.packages.model_api import (
     optimize,
     package,
 )
-from passagent.search.thread import LoopThread, Search, Stoppable, finished, finished_async
+from passagent.search.thread import LoopThread, Search, Stoppable, finished
 from passagent.tasks import Task, load_task
 from passagent.view.handles import Bench, Collection, Evaluator, Node, Nodes, Plan, Result, Run
 
@@ -49,7 +49,7 @@ __all__ = [
     "Bench", "Collection", "Evaluator", "InfrastructureError", "Node", "Nodes", "PassagentError", "Plan",
     "Result", "Run", "RunOptions", "TaskError", "UsageError", "apply", "bench", "build_dataset", "collect",
     "deploy", "explain", "export", "extract", "extract_regions", "fork", "inductor_options", "load_task",
-    "measure", "open_run", "optimize", "package", "resume", "resume_async", "run", "run_async",
+    "measure", "open_run", "optimize", "package", "resume", "run",
 ]  # fmt: skip
 
 logging.getLogger("passagent").addHandler(logging.NullHandler())  # a library prints nothing by itself
@@ -65,13 +65,6 @@ def run(task: Task | str | Path, *, on_event: OnEvent | None = None, **options: 
     return finished(_search(started(task, checked(RunOptions, options)), on_event))
 
 
-async def run_async(
-    task: Task | str | Path, *, on_event: OnEvent | None = None, **options: Unpack[RunOptions]
-) -> Run:
-    """Search as `run` does; cancelling it stops the search as Ctrl-C does."""
-    return await finished_async(_search(started(task, checked(RunOptions, options)), on_event))
-
-
 def resume(run: Run | str, *, on_event: OnEvent | None = None, **options: Unpack[ResumeOptions]) -> Run:
     """Go on with a run where it was left, under its settings and those given; `iters` for more episodes.
 
@@ -79,13 +72,6 @@ def resume(run: Run | str, *, on_event: OnEvent | None = None, **options: Unpack
     Raises as `run`.
     """
     return finished(_search(_resumed(run, options), on_event))
-
-
-async def resume_async(
-    run: Run | str, *, on_event: OnEvent | None = None, **options: Unpack[ResumeOptions]
-) -> Run:
-    """Go on as `resume` does; cancelling it stops the search as Ctrl-C does."""
-    return await finished_async(_search(_resumed(run, options), on_event))
 
 
 def fork(node: Node, *, on_event: OnEvent | None = None, **options: Unpack[ForkOptions]) -> Run:

@@ -70,7 +70,7 @@ class Member(ModelChoice):
     """A model of an ensemble."""
 
     weight: float = Field(1.0, gt=0)
-    """Its share of the episodes, relative to the others', before anything is known of them."""
+    """Its share of the episodes, relative to the others'."""
 
 
 class ModelConfig(ModelChoice):

@@ -47,7 +47,8 @@ class Model(Protocol):
         ...
 
     async def complete(self, messages: list[Message], tools: list[ToolSpec]) -> Reply:
-        """The next assistant message (passagent/models/types.py). Raises PassagentError."""
+        """The next assistant message (passagent/models/types.py). Raises PassagentError: UsageError for what
+        a person must set right, InfrastructureError after the last retry."""
         ...
 
     async def close(self) -> None:
@@ -161,15 +162,15 @@ def load(path: str, what: str) -> Callable[..., Any]:
     loaded: Callable[..., Any] = getattr(module, name)
     if not isinstance(loaded, type):
         raise UsageError(f"{place}: is not a class; {what} is made of one")
-    _check(loaded, place, [needed for needed in NEEDS[what] if needed not in ("scope", "name")], NEEDS[what])
+    _check(loaded, place, what, made_later=("scope", "name"))
     return loaded
 
 
-def _check(part: Any, place: str, attributes: Sequence[str], needed: Sequence[str]) -> None:
-    """Raise UsageError for the first of the `attributes` that is not there."""
-    for attribute in attributes:
-        if not hasattr(part, attribute):
-            words = ", ".join(needed)
+def _check(part: object, place: str, what: str, made_later: Sequence[str] = ()) -> None:
+    """Raise UsageError for the first attribute of NEEDS that is not there."""
+    for attribute in NEEDS[what]:
+        if attribute not in made_later and not hasattr(part, attribute):
+            words = ", ".join(NEEDS[what])
             raise UsageError(f"{place}: has no '{attribute}'; it needs {words} (passagent/extend.py)")
 
 
@@ -183,7 +184,7 @@ def make(path: str, what: str, *arguments: Any) -> Any:
     except Exception as error:
         message = " ".join(str(error).split())
         raise UsageError(f"{what} {path}: cannot be made: {type(error).__name__}: {message}") from error
-    _check(instance, f"{what} {path}", NEEDS[what], NEEDS[what])
+    _check(instance, f"{what} {path}", what)
     return instance
 
 

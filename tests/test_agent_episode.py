@@ -13,9 +13,8 @@ from verdicts import EpisodeEnd, ended, evaluated
 
 from passagent.agent.editor import file_editor
 from passagent.agent.episode import evaluations, run_episode
-from passagent.agent.evaluator_tool import pass_evaluator
 from passagent.agent.tool_specs import Tool, ToolAnswer
-from passagent.agent.toolbox import check, search_knowledge
+from passagent.agent.toolbox import check, pass_evaluator, search_knowledge
 from passagent.agent.workspace import Workspace
 from passagent.config import AgentConfig
 from passagent.errors import InfrastructureError

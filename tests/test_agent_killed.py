@@ -37,9 +37,6 @@ class Model(tiny_search.PacedModel):
         if "REFUSED" in os.environ and step == 0:  # the first version gives no plan
             call = next(call for call in reply.message["tool_calls"] if "Fused.py" in call["arguments"])
             call["arguments"] = call["arguments"].replace("WORDS", "import socket\\n\\nWORDS", 1)
-        for call in reply.message["tool_calls"]:
-            if "LATE" in os.environ and call["name"] == "pass_evaluator":
-                call["arguments"] = '{"wait": false}'
         return reply
 
 
@@ -144,33 +141,3 @@ def test_killed_after_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (found.nodes[0].status == "refused") == is_refused
     with Store.open(killed) as store:
         assert runs.find_run(store, "last").evaluations == (1 if is_refused else 2)
-
-
-@pytest.mark.long
-def test_killed_with_evaluations_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every candidate is a node, and its result is told once, by whichever process."""
-    monkeypatch.setenv("LATE", "1")
-    task, runs_dir, notes = (
-        tiny_search.write_task(tmp_path / "task"),
-        tmp_path / "runs",
-        tmp_path / "notes.txt",
-    )
-    deaths, code = 0, start(notes, "run", task, runs_dir, die=True)
-    while code == -signal.SIGKILL:
-        deaths += 1
-        assert deaths < 20
-        code = start(notes, "resume", runs_dir, die=True)
-    assert deaths > 6
-    found = episode_of(runs_dir)
-    assert (found.state, found.end_reason, [node.status for node in found.nodes]) == (
-        "done",
-        "done",
-        ["ok"] * 2,
-    )
-    messages = [turn.message for turn in found.messages]
-    late = {message["late"]: message["content"] for message in messages if "late" in message}
-    assert len(late) == sum("late" in message for message in messages) == 2
-    for node in found.nodes:
-        assert f"status: {node.status}\nAS: {node.as_score:.4f}" in late[node.call_id]
-    with Store.open(runs_dir) as store:
-        assert runs.find_run(store, "last").evaluations == 2

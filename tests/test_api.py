@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -216,12 +215,11 @@ def test_what_is_kept_is_found_again_and_measured_when_asked(small, tmp_path, mo
 
 
 @pytest.mark.long
-def test_an_asynchronous_program_evaluates(small):
+def test_threads_share_an_evaluator(evaluator, small):
     async def main():
-        async with pa.Evaluator(settings={"evaluator.budget_s": 1e-6}) as evaluator:
-            one = evaluator.evaluate_async(small, tiny.candidate())
-            two = evaluator.evaluate_async(small, tiny.candidate(tiny.HONEST + "  # the same"))
-            return await asyncio.gather(one, two)
+        one = asyncio.to_thread(evaluator.evaluate, small, tiny.candidate())
+        two = asyncio.to_thread(evaluator.evaluate, small, tiny.candidate(tiny.HONEST + "  # the same"))
+        return await asyncio.gather(one, two)
 
     assert [result.status for result in asyncio.run(main())] == ["ok", "ok"]
 
@@ -242,8 +240,6 @@ def test_it_works_while_a_loop_runs(small, tmp_path):
         return pa.run(small, iters=1, islands=1, runs_dir=tmp_path / "cell", settings=settings)
 
     assert asyncio.run(cell()).best.status == "ok"
-    awaited = pa.run_async(small, iters=1, islands=1, runs_dir=tmp_path / "awaited", settings=settings)
-    assert asyncio.run(awaited).best.status == "ok"
 
 
 @pytest.mark.long
@@ -305,28 +301,6 @@ def test_ctrl_c_stops_a_search_and_all_is_stored(tmp_path, times, seconds, event
     assert process.returncode == 0
     said = "stopped: stopped; what was begun is stored" if times == 1 else "stopped: "
     assert said in out and out.splitlines()[-1] == "stopped", out[-500:]
-
-
-def test_a_search_that_is_cancelled_stops_cleanly(tmp_path, monkeypatch):
-    from passagent.search import setup
-
-    real = setup.started
-    monkeypatch.setattr(setup, "started", lambda *words: real(*words[:-1], tiny_search.parts(0.05)))
-    task = tiny_search.write_task(tmp_path / "task")
-    begun = threading.Event()
-
-    async def main():
-        settings = tiny_search.settings(10**6, 2, 1)
-        work = asyncio.create_task(
-            pa.run_async(task, runs_dir=tmp_path, settings=settings, on_event=lambda event: begun.set())
-        )
-        await asyncio.to_thread(begun.wait)
-        work.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await work
-
-    asyncio.run(main())
-    assert pa.open_run(runs_dir=tmp_path).state == "stopped"
 
 
 @pytest.mark.parametrize(

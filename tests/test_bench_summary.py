@@ -49,21 +49,21 @@ def graph_results(draw):
     )
 
 
-@given(st.lists(st.lists(graph_results(), min_size=1, max_size=5), min_size=1, max_size=6), st.floats(0, 1))
-def test_the_table_equals_a_naive_recomputation(tasks, p):
+@given(st.lists(st.lists(graph_results(), min_size=1, max_size=5), min_size=1, max_size=6))
+def test_the_table_equals_a_naive_recomputation(tasks):
     evaluations = [evaluation(graphs) for graphs in tasks]
-    found = summarise("eager", evaluations, len(tasks), 0.2, p)
-    expected = naive([e.model_dump() for e in evaluations], 0.2)
+    found = summarise("eager", evaluations, len(tasks))
+    expected = naive([e.model_dump() for e in evaluations], score.B)
     scores = [graph_score(graph) for graphs in tasks for graph in graphs]
-    expected["as_score"] = score.as_score(scores, 0.2, p)
+    expected["as_score"] = score.as_score(scores)
     for metric in METRICS:
         assert getattr(found, metric).value == pytest.approx(expected[metric]), metric
     for t, estimate in found.es.items():
-        assert estimate.value == pytest.approx(score.es(scores, t, 0.2, p))
+        assert estimate.value == pytest.approx(score.es(scores, t))
     for t, estimate in found.s.items():
-        assert estimate.value == pytest.approx(score.s_score(scores, t, 0.2, p))
+        assert estimate.value == pytest.approx(score.s_score(scores, t))
     assert list(found.es) == list(range(-10, 5)) and list(found.s) == list(range(-10, 1))
-    each = [score.as_score([graph_score(graph) for graph in graphs], 0.2, p) for graphs in tasks]
+    each = [score.as_score([graph_score(graph) for graph in graphs]) for graphs in tasks]
     low, high = found.as_score.low, found.as_score.high
     if len(tasks) == 1:
         assert low is None and high is None

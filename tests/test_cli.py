@@ -82,7 +82,7 @@ def test_looking_at_runs_imports_no_torch():
         "from passagent.data.export import making\n"
         "from passagent.data.pipeline import grouping\n"
         "from passagent.tasks import reader, tasklist\n"
-        "from passagent.view import doctor, hint_report, node_changes, run_summary, trajectory\n"
+        "from passagent.view import hint_report, node_changes, run_summary, trajectory\n"
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
@@ -214,8 +214,6 @@ def test_json_is_one_object(tmp_path, task):
     assert (data["state"], data["episodes"], data["nodes"], len(data["islands"])) == ("finished", 4, 8, 2)
     assert data["best"]["as_score"] == max(i["best_as"] for i in data["islands"] if i["best_as"])
     assert data["best"]["graphs"][0]["speedup"]["e2e"] > 0
-    assert (Path(data["best"]["path"]) / MANIFEST).is_file()
-    assert bool(data["migrations"]) != bool(data["no_migration"])
     assert "island 0" in done.stderr
 
 

@@ -1,4 +1,4 @@
-"""Several models in one run: shares follow gain per cost, choices depend on the seed alone."""
+"""Several models in one run: choices depend on weights and seed alone."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from test_search import shape
 from passagent.config import load_config
 from passagent.errors import UsageError
 from passagent.models import open_model, role_config
-from passagent.models.ensemble import Ensemble, Outcome, choose, shares
+from passagent.models.ensemble import Ensemble, choose
 from passagent.models.scripted import ScriptedModel, as_reply
 from passagent.models.types import Message, Reply, ToolSpec, Usage
 from passagent.options import parse_models
 from passagent.search.controller import search
-from passagent.search.run_models import outcomes
 from passagent.search.session import Session
 from passagent.search.setup import new_run, open_session
 from passagent.store import Store, ledger, runs
@@ -30,33 +29,11 @@ from passagent.tasks import load_task
 HALVES = {"openai/good": 0.5, "openai/bad": 0.5}
 
 
-def test_without_evidence_the_weights_are_the_shares() -> None:
+def test_models_are_chosen_by_their_weights_and_the_seed_alone() -> None:
     weights = {"a": 0.7, "b": 0.3}
-    assert shares(weights, [], random.Random(0)) == pytest.approx(weights)
-    chosen = [choose(weights, [], seed) for seed in range(400)]
+    chosen = [choose(weights, seed) for seed in range(400)]
     assert 0.6 < chosen.count("a") / 400 < 0.8
-
-
-def test_shares_follow_gain_per_cost() -> None:
-    better = [Outcome("openai/good", 0.4, 1.0), Outcome("openai/bad", 0.0, 1.0)] * 8
-    assert shares(HALVES, better, random.Random(0))["openai/good"] > 0.9
-    cheaper = [Outcome("openai/good", 0.3, 0.1), Outcome("openai/bad", 0.3, 1.0)] * 8
-    assert shares(HALVES, cheaper, random.Random(0))["openai/good"] > 0.9
-    equal = [Outcome("openai/good", 0.3, 1.0), Outcome("openai/bad", 0.3, 1.0)] * 8
-    assert 0.35 < shares(HALVES, equal, random.Random(0))["openai/good"] < 0.65
-    losing = [Outcome("openai/good", 0.4, 1.0), Outcome("openai/bad", -0.5, 1.0)] * 50
-    given = shares(HALVES, losing, random.Random(0))
-    assert 0 < given["openai/bad"] < 0.01  # nobody is given up for good
-    assert sum(given.values()) == pytest.approx(1)
-    free = [Outcome("openai/good", 0.3, 0.0), Outcome("openai/bad", 0.3, 0.0)] * 4
-    assert 0.3 < shares(HALVES, free, random.Random(0))["openai/good"] < 0.7
-
-
-def test_an_episode_costs_money_where_all_prices_are_known_else_tokens() -> None:
-    first = {"number": 1, "model": "a", "gain": 0.5, "cost": 3.0, "tokens": 300, "unpriced": 0}
-    second = {"number": 2, "model": "b", "gain": None, "cost": None, "tokens": 100, "unpriced": 0}
-    assert outcomes([first, second]) == [Outcome("a", 0.5, 3.0), Outcome("b", 0.0, 0.0)]
-    assert [o.cost for o in outcomes([first, second | {"unpriced": 1}])] == [300.0, 100.0]
+    assert chosen == [choose(weights, seed) for seed in range(400)]
 
 
 class Writer(ScriptedModel):
@@ -100,19 +77,16 @@ def store(tmp_path: Path) -> Any:
         yield opened
 
 
-def test_a_run_shifts_to_the_better_model(store: Store, tmp_path: Path) -> None:
+def test_each_model_writes_its_episodes(store: Store, tmp_path: Path) -> None:
     task = load_task(tiny_search.write_task(tmp_path / "task"))
-    session = open_two(store, task, 60)
+    session = open_two(store, task, 20)
     asyncio.run(search(session))
     models = chosen(store, session.run.id)
-    assert models[:20].count("openai/bad") >= 4
-    assert models[-30:].count("openai/good") > 22
+    assert min(models.count(name) for name in HALVES) >= 4
     by_model = {group.group: group for group in ledger.spent(store, session.run.id)}
     assert by_model["openai/good"].replies == 5 * models.count("openai/good")
     steps = store.rows("SELECT steps FROM episodes WHERE model = 'openai/bad'")
-    assert (
-        by_model["openai/bad"].replies == sum(row["steps"] for row in steps) < by_model["openai/good"].replies
-    )
+    assert by_model["openai/bad"].replies == sum(row["steps"] for row in steps)
     assert runs.get_run(store, session.run.id).model == "openai/good=0.5 openai/bad=0.5"
 
 

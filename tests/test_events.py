@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import sys
@@ -15,7 +16,8 @@ import tiny_search
 from passagent import cli
 from passagent.cli import running
 from passagent.config import load_config
-from passagent.errors import PassagentError, UsageError
+from passagent.errors import PassagentError
+from passagent.search import setup
 from passagent.search.setup import Parts, new_run
 from passagent.store import Store, sessions, timeline
 from passagent.store.events import KINDS, UNSTORED, Noted
@@ -42,13 +44,18 @@ def test_the_docs_list_them_all():
     assert found == {kind: (one.__name__, names(kind)) for kind, one in KINDS.items()}
 
 
-def test_file_of_events_holds_what_status_follow_prints(tmp_path, monkeypatch, capsys):
+def told_by(task, options):
+    """The events of a search, as JSON."""
+    told = []
+    with running.started(task, options, tiny_search.parts()) as session:
+        asyncio.run(setup.work(session, told.append))
+    return [event.as_json() for event in told]
+
+
+def test_a_search_tells_what_status_follow_prints(tmp_path, monkeypatch, capsys):
     task = tiny_search.write_task(tmp_path / "task")
-    settings, file = tiny_search.settings(6, 2, 1), tmp_path / "events.jsonl"
-    runs_dir, parts = str(tmp_path / "runs"), tiny_search.parts()
-    running.run(str(task), {"settings": settings, "runs_dir": runs_dir}, True, parts, events_file=str(file))
-    told = [json.loads(line) for line in file.read_text().splitlines()]
-    capsys.readouterr()
+    runs_dir = str(tmp_path / "runs")
+    told = told_by(task, {"settings": tiny_search.settings(6, 2, 1), "runs_dir": runs_dir})
     monkeypatch.setattr(
         sys, "argv", ["passagent", "status", "last", "-f", "-n", "9999", "--json", "--runs-dir", runs_dir]
     )
@@ -67,8 +74,6 @@ def test_file_of_events_holds_what_status_follow_prints(tmp_path, monkeypatch, c
 
 
 def test_what_is_not_stored_is_a_note(tmp_path, monkeypatch):
-    from passagent.search import setup
-
     async def waits(session):
         session.events.note("waiting: cpu is in use")
         return await real(session)
@@ -76,20 +81,8 @@ def test_what_is_not_stored_is_a_note(tmp_path, monkeypatch):
     real = setup.search
     monkeypatch.setattr(setup, "search", waits)
     task = tiny_search.write_task(tmp_path / "task")
-    file = tmp_path / "events.jsonl"
-    settings = tiny_search.settings(1, 1, 1)
-    options = {"settings": settings, "runs_dir": tmp_path / "runs"}
-    running.run(str(task), options, True, tiny_search.parts(), events_file=str(file))
-    first = json.loads(file.read_text().splitlines()[0])
+    first = told_by(task, {"settings": tiny_search.settings(1, 1, 1), "runs_dir": tmp_path / "runs"})[0]
     assert (first["event"], first["message"]) == (Noted.kind, "waiting: cpu is in use")
-
-
-def test_a_file_that_cannot_be_written_is_told(tmp_path):
-    task = tiny_search.write_task(tmp_path / "task")
-    options = {"settings": tiny_search.settings(1, 1, 1), "runs_dir": tmp_path / "runs"}
-    events_file = str(tmp_path / "no" / "events.jsonl")
-    with pytest.raises(UsageError, match="--events"):
-        running.run(str(task), options, True, tiny_search.parts(), events_file)
 
 
 def test_the_lines_of_a_run_are_made_of_them(tmp_path, capsys):

@@ -151,7 +151,7 @@ def test_a_step_is_complete_stayed_correct_and_gained(home):
 
 
 def test_what_did_not_gain_beyond_its_interval_is_no_step():
-    sure = Revision(1, "ok", 1.2, 1.1, 1.3, 1.0, 1.0, "", "", 1)
+    sure = Revision(1, "ok", 1.2, 1.1, 1.0, 1.0, "", "", 1)
     noise = replace(sure, low=0.99)
     wrong = replace(sure, status="wrong_result", as_score=0.1)
     assert sure.reward == pytest.approx(math.log(1.1))
@@ -172,7 +172,7 @@ def test_returns_and_advantages_are_what_they_are_by_definition(trials):
             {},
             (),
             (),
-            tuple(Revision(0, "ok", math.exp(r), math.exp(r), 0, 1, 1.0, "", "", 1) for r in rewards),
+            tuple(Revision(0, "ok", math.exp(r), math.exp(r), 1, 1.0, "", "", 1) for r in rewards),
             None,
         )
         for place, rewards in enumerate(trials)
@@ -204,7 +204,6 @@ def test_returns_and_advantages_are_what_they_are_by_definition(trials):
         ),
         (["--against", "nowhere.txt"], "nowhere.txt: no such directory or sample list"),
         (["--tokenizer", "nowhere.json"], "tokenizer"),
-        (["--pairs", "--format", "openai"], "--pairs is for --format trl"),
         (["--runs-dir", "nowhere"], "nowhere"),
         (["--runs-dir", "foreign"], "a database of another program"),
     ],

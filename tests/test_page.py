@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import hashlib
 import itertools
 import json
@@ -17,7 +16,6 @@ from pathlib import Path
 import pytest
 import tiny_search
 from starlette.testclient import TestClient
-from test_pass_library import GELU
 
 from passagent.cli.groups import PageOptions
 from passagent.cli.look_verbs import report
@@ -26,7 +24,6 @@ from passagent.errors import InfrastructureError, UsageError
 from passagent.option_groups import checked
 from passagent.store import Store, nodes, runs, sessions
 from passagent.store.nodes import keep_profile
-from passagent.store.pass_library import PassLibrary
 from passagent.view import charts, tree
 from passagent.view.charts import Made
 from passagent.view.page.app import Access, create_app, serve
@@ -57,9 +54,8 @@ def copy(made, tmp_path):
     return Path(shutil.copytree(made, tmp_path / "runs"))
 
 
-def client(runs_dir, access=None, control=False, library=None):
-    site = create_app(Path(runs_dir), access or Access(), control, library)
-    return TestClient(site, base_url=ORIGIN, follow_redirects=False)
+def client(runs_dir, access=None):
+    return TestClient(create_app(Path(runs_dir), access or Access()), base_url=ORIGIN, follow_redirects=False)
 
 
 class Tags(HTMLParser):
@@ -103,31 +99,10 @@ def crawl(page, start="/"):
     return seen
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    """A library of one pass."""
-    path = tmp_path_factory.mktemp("library") / "library.db"
-    with PassLibrary.open(path) as passes:
-        passes.keep(GELU)
-    return path
-
-
-def test_every_link_leads_to_a_page_without_inline_scripts_or_styles(made, library):
-    before = library.read_bytes()
-    seen = crawl(client(made, library=library))
-    assert library.read_bytes() == before  # it was opened to look
-    short = GELU.instance.partition(":")[2][:12]
+def test_every_link_leads_to_a_page_without_inline_scripts_or_styles(made):
+    seen = crawl(client(made))
     assert "curated" in seen["/hints"].text and "not known yet" in seen["/hints"].text
-    assert GELU.operators in seen["/library"].text
-    assert all(name in seen[f"/library/{short}"].text for name in GELU.sources)
-    assert "/library" not in client(made).get("/").text
-    page = client(made, library=library)
-    tag = page.get("/library").headers["etag"]
-    assert page.get("/library", headers={"If-None-Match": tag}).status_code == 304
-    with PassLibrary.open(library) as passes:
-        passes.keep(dataclasses.replace(GELU, instance="1:" + "e" * 64, operators="wide_gelu"))
-    assert "wide_gelu" in page.get("/library", headers={"If-None-Match": tag}).text
-    kinds = ("/run/", "/node/", "/tree", "/episode/", "/task/", "/diff/", "/figures", "/hints", "/library/")
+    kinds = ("/run/", "/node/", "/tree", "/episode/", "/task/", "/diff/", "/figures", "/hints")
     assert all(any(kind in address for address in seen) for kind in kinds)
     for address, answer in seen.items():
         assert "default-src 'self'" in answer.headers["content-security-policy"], address
@@ -200,7 +175,7 @@ def test_a_place_without_runs_says_what_it_is(tmp_path, content, told):
         with sqlite3.connect(path) as connection:
             connection.execute(content)
         connection.close()
-    for address in ("/", "/run/x", "/node/1", "/hints", "/compare?a=x&b=y"):
+    for address in ("/", "/run/x", "/node/1", "/hints"):
         answer = client(tmp_path).get(address)
         assert answer.status_code == 200 and told in answer.text
     Store.open(tmp_path / "new").close()
@@ -220,12 +195,8 @@ def test_what_an_address_adds_changes_nothing_else(made):
         ("/run/nix", "no such run"),
         ("/run/RUN/episode/999", "has no episode 999"),
         ("/run/RUN/episode/x", "not a place in a list"),
-        ("/compare?a=RUN&b=nix", "no such run"),
         ("/task/nix", "on such a task"),
-        ("/collect", "holds no trials"),
         ("/node/1/plan", "no plan was kept"),
-        ("/bench/..%2F..%2Fetc", "Not Found"),
-        ("/bench/nix", "no such benchmark"),
         ("/run/RUN/tree?before=x", "not a place in a list"),
         ("/assets/../page.py", ""),
         ("/assets/..%2F..%2Fapp.py", ""),
@@ -292,35 +263,15 @@ def test_a_token_is_asked_for_and_leaves_the_address(made):
     for address in ("/", "/?token=", "/?token=Secret", "/assets/page.css?token=%ff"):
         assert page.get(address).status_code == 403
     assert page.get("/", headers={"Cookie": "passagent_token=wrong"}).status_code == 403
-    entrance = page.get("/compare?a=1&token=secret&b=2")
-    assert (entrance.status_code, entrance.headers["location"]) == (303, "./compare?a=1&b=2")
+    entrance = page.get("/run/x/tree?before=1&token=secret&more=2")
+    assert (entrance.status_code, entrance.headers["location"]) == (303, "./tree?before=1&more=2")
     assert {"HttpOnly", "SameSite=strict"} <= set(entrance.headers["set-cookie"].split("; "))
     assert page.get("/").status_code == 200  # by the cookie
 
 
-def test_stop_buttons_ask_a_live_run_and_nobody_else(copy):
-    access = Access()
-    page, own = client(copy, access, control=True), {"Origin": ORIGIN}
-    with Store.open(copy) as store:
-        run = newest(store).id
-
-        def ask(what, headers=own, csrf=access.csrf, of=page):
-            answer = of.post(f"/run/{run}", data={"what": what, "csrf": csrf}, headers=headers)
-            return answer.status_code, runs.get_run(store, run).wanted
-
-        assert ask("stop") == (409, "run")  # no process works on it
-        lock = sessions.lock_run(store, run)
-        sessions.begin(store, run)
-        assert "<button name" in page.get(f"/run/{run}/now").text
-        assert "<button name" not in client(copy).get(f"/run/{run}/now").text
-        assert ask("stop", of=client(copy, access)) == (403, "run")
-        assert ask("stop", headers={}) == (403, "run")
-        assert ask("stop", headers={"Origin": "https://evil.example"}) == (403, "run")
-        assert ask("stop", csrf="guessed") == (403, "run")
-        assert ask("sleep") == (409, "run")
-        assert ask("stop_after_episodes") == (303, "stop_after_episodes")
-        assert ask("stop") == (303, "stop")
-        os.close(lock)
+def test_nothing_can_be_changed(made):
+    page = client(made)
+    assert page.post("/", headers={"Origin": ORIGIN}).status_code == 405
 
 
 def test_one_file_needs_nothing_else(made):
@@ -344,7 +295,7 @@ def test_one_file_needs_nothing_else(made):
 def test_report_writes_page_and_pictures(made, tmp_path):
     page, pictures = tmp_path / "run.html", tmp_path / "pictures"
     told = report("last", str(page), str(pictures), str(made)).data
-    drawn = {f"{pictures}/{name}.svg" for name in ("best", "islands", "tokens", "tree")}
+    drawn = {f"{pictures}/{name}.svg" for name in ("best", "islands", "tree")}
     assert (
         told["left_out"] == [] and set(told["files"]) == {str(page), *drawn} and all(told["files"].values())
     )

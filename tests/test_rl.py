@@ -112,7 +112,7 @@ def test_its_public_methods_are_the_agents_tools():
         method = getattr(PassEnv, name)
         signature = inspect.signature(method)
         arguments = {key: value for key, value in signature.parameters.items() if key != "self"}
-        assert set(arguments) == set(spec.parameters["properties"]) - {"wait"}  # a trainer's call waits
+        assert set(arguments) == set(spec.parameters["properties"])
         required = [key for key, value in arguments.items() if value.default is inspect.Parameter.empty]
         assert required == spec.parameters["required"]
         assert all(f"    {key}: " in method.__doc__ for key in arguments), name

@@ -21,8 +21,9 @@ from passagent.config import Config
 from passagent.evaluator.result import GraphResult
 from passagent.experience.diagnosis import LABELS, Diagnosis
 from passagent.experience.hints import MAX_ADVICE, LearnedHint, Situation, fitness
+from passagent.extend import Model
 from passagent.models import open_model, role_config
-from passagent.models.types import Message, Model, Reply, ToolSpec
+from passagent.models.types import Message, Reply, ToolSpec
 from passagent.tasks import Task
 
 AGAIN = "That was no answer: {reason}. Call `{name}` once."

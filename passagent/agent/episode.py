@@ -11,15 +11,15 @@ import json
 from collections.abc import Callable
 from itertools import takewhile
 
-from passagent.agent.evaluator_tool import answers_data
 from passagent.agent.tokens import CHARACTERS, Sent, fold
-from passagent.agent.tool_specs import EVALUATOR, PendingEvaluations, Tool, ToolAnswer
+from passagent.agent.tool_specs import EVALUATOR, Tool, ToolAnswer
 from passagent.agent.toolbox import check_arguments
 from passagent.agent.workspace import ToolError
 from passagent.config import AgentConfig
 from passagent.errors import nearest
+from passagent.extend import Model
 from passagent.models.retry import ContextOverflow
-from passagent.models.types import LENGTH, REFUSAL, Message, Model, Reply, Usage, clean, meant_tool
+from passagent.models.types import LENGTH, REFUSAL, Message, Reply, Usage, clean, meant_tool
 from passagent.store.redaction import redacted
 
 Save = Callable[[Message, Usage | None], None]
@@ -67,12 +67,10 @@ async def run_episode(
     episode's limits, and of others, such as the run's, as `more_left` says. On resume no model call is
     repeated: what answered calls did to the workspace (which must hold what the episode began with) is done
     again, missing tool calls are run, evaluations without a stored result are submitted again. Raises what
-    the model and `submit` raise, such as InfrastructureError or a used-up budget, once no evaluation is under
-    way.
+    the model and `submit` raise, such as InfrastructureError or a used-up budget.
     """
     by_name, specs = {tool.spec.name: tool for tool in tools}, [tool.spec for tool in tools]
     overhead = sum(spec.size for spec in specs) // CHARACTERS
-    pending = next((tool.pending for tool in tools if tool.pending is not None), PendingEvaluations())
     budget = limits.context_tokens
 
     def add(message: Message, usage: Usage | None = None) -> None:
@@ -81,7 +79,7 @@ async def run_episode(
         messages.append(message)
 
     def add_result(message: Message, result: ToolAnswer) -> None:
-        used = evaluations(messages) + result.data.get("evaluation", {}).get("is_run", False) + len(pending)
+        used = evaluations(messages) + result.data.get("evaluation", {}).get("is_run", False)
         parts = [
             f"{limits.max_steps - steps(messages)} of {limits.max_steps} steps",
             f"{max(0, limits.max_evaluations - used)} of {limits.max_evaluations} evaluations",
@@ -90,39 +88,25 @@ async def run_episode(
         text = f"{result.text}\nleft: {', '.join(parts)}"
         add(message | {"content": text, "data": result.data})
 
-    async def tell_pending(is_last: bool = True) -> bool:
-        if is_last:
-            await pending.settle()
-        count = len(messages)
-        while late := pending.take():
-            call_id, result = late
-            add_result({"role": "user", "late": call_id}, result)
-        return len(messages) > count
-
-    async with pending:
-        replay(messages, by_name)
-        while True:
-            try:
-                for call, is_cut in unanswered(messages):
-                    used = evaluations(messages) + len(pending)
-                    result = await answer(call, by_name, is_cut, used < limits.max_evaluations)
-                    name = meant_tool(call["name"], list(by_name)) or call["name"]
-                    add_result({"role": "tool", "tool_call_id": call["id"], "name": name}, result)
-                await tell_pending(is_last=False)
-                check(messages, limits, len(pending))
-                sent = fold(messages, budget, overhead)
-                reply = await model.complete(sent.messages, specs)
-                add(to_save(reply, messages), reply.usage)
-            except Remark as remark:
-                if not await tell_pending():
-                    add({"role": "user", "content": str(remark)})
-            except ContextOverflow:
-                budget = next_budget(messages, sent, budget, overhead)
-                if budget < MIN_CONTEXT and not await tell_pending():
-                    return "context"
-            except Over as over:  # perhaps not, once the results are told
-                if not await tell_pending():
-                    return str(over)
+    replay(messages, by_name)
+    while True:
+        try:
+            for call, is_cut in unanswered(messages):
+                result = await answer(call, by_name, is_cut, evaluations(messages) < limits.max_evaluations)
+                name = meant_tool(call["name"], list(by_name)) or call["name"]
+                add_result({"role": "tool", "tool_call_id": call["id"], "name": name}, result)
+            check(messages, limits)
+            sent = fold(messages, budget, overhead)
+            reply = await model.complete(sent.messages, specs)
+            add(to_save(reply, messages), reply.usage)
+        except Remark as remark:
+            add({"role": "user", "content": str(remark)})
+        except ContextOverflow:
+            budget = next_budget(messages, sent, budget, overhead)
+            if budget < MIN_CONTEXT:
+                return "context"
+        except Over as over:
+            return str(over)
 
 
 def next_budget(messages: list[Message], sent: Sent, budget: int, overhead: int) -> int:
@@ -133,11 +117,8 @@ def next_budget(messages: list[Message], sent: Sent, budget: int, overhead: int)
     return budget
 
 
-def check(messages: list[Message], limits: AgentConfig, pending: int) -> None:
-    """Raise Over if the episode has come to its end, Remark if the last reply needs one.
-
-    `pending`: evaluations that are under way or not reported yet.
-    """
+def check(messages: list[Message], limits: AgentConfig) -> None:
+    """Raise Over if the episode has come to its end, Remark if the last reply needs one."""
     last, is_cut = messages[-1], messages[-1].get("stop_reason") == LENGTH
     replies = [message for message in reversed(messages) if message["role"] == "assistant"]
     if replies and replies[0].get("stop_reason") == REFUSAL:
@@ -151,7 +132,7 @@ def check(messages: list[Message], limits: AgentConfig, pending: int) -> None:
             raise Over("empty")
     since = takewhile(lambda message: "evaluation" not in message.get("data", {}), reversed(messages))
     is_last_seen = any(message["role"] == "assistant" for message in since)
-    if evaluations(messages) + pending >= limits.max_evaluations and (pending or is_last_seen):
+    if evaluations(messages) >= limits.max_evaluations and is_last_seen:
         raise Over("max_evaluations")
     if len(replies) >= limits.max_steps:
         raise Over("max_steps")
@@ -189,7 +170,7 @@ def understand(call: dict[str, str], tools: dict[str, Tool], is_cut: bool) -> tu
 
 def replay(messages: list[Message], tools: dict[str, Tool]) -> None:
     """Bring the workspace to where an interrupted episode left it: do again what answered calls did to it."""
-    results = answers_data(messages)
+    results = {m["tool_call_id"]: m.get("data", {}) for m in messages if m["role"] == "tool"}
     for message in messages:
         for call in message["tool_calls"] if message["role"] == "assistant" else ():
             is_cut = message.get("stop_reason") == LENGTH and call == message["tool_calls"][-1]

@@ -136,8 +136,7 @@ class _Folded:
         if self.total(end) <= budget:
             return
         goal, so_far = budget * FOLD_TO, self.messages[:end]
-        # results of calls, late ones too (evaluator_tool.py)
-        results = [index for index, m in enumerate(so_far) if m["role"] == "tool" or "late" in m]
+        results = [index for index, m in enumerate(so_far) if m["role"] == "tool"]
         spared = {*results[-NEWEST:], _best(so_far), _last_error(so_far), *self.short, *self.dropped}
         for index in results:
             if self.total(end) <= goal:
@@ -184,8 +183,8 @@ def _short_result(message: Message) -> Message:
     content, evaluation = message["content"], _evaluation(message)
     verdict = f"; status: {evaluation['status']}, AS {evaluation['as_score']}" if evaluation else ""
     first = content.split("\n", 1)[0][:80]
-    name = message.get("name", "a result")
-    text = f"[folded: {content.count(chr(10)) + 1} lines of {name}, beginning '{first}'{verdict}]"
+    lines = f"{content.count(chr(10)) + 1} lines of {message['name']}"
+    text = f"[folded: {lines}, beginning '{first}'{verdict}]"
     return {**message, "content": text}
 
 

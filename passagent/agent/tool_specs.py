@@ -6,12 +6,10 @@ client of `passagent mcp` sends its own files along (view/mcp/served_tools.py).
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Annotated, Any, Self, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from passagent.models.types import ToolSpec
 
@@ -31,57 +29,6 @@ class ToolAnswer:
     """For programs, stored beside the text as the message's `data` (models/types.py)."""
 
 
-MOST = 2
-"""Evaluations of an episode under way at once."""
-
-
-class PendingEvaluations:
-    """Evaluations whose results the model has not seen yet, the oldest first.
-
-    An async context: at its end what is under way is waited for, and cancelled if the episode is.
-    """
-
-    def __init__(self) -> None:
-        self._tasks: dict[str, asyncio.Future[ToolAnswer]] = {}
-
-    def __len__(self) -> int:
-        return len(self._tasks)
-
-    def start(self, call_id: str, work: Awaitable[ToolAnswer]) -> None:
-        """Evaluate from now on; `work` gives the evaluator's answer."""
-        self._tasks[call_id] = asyncio.ensure_future(work)
-
-    async def room(self) -> None:
-        """Wait until one more evaluation may be under way."""
-        while len(running := [task for task in self._tasks.values() if not task.done()]) >= MOST:
-            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-
-    def take(self) -> tuple[str, ToolAnswer] | None:
-        """Return a call and its result, the oldest that is there. Raises what the evaluation raised."""
-        call_id = next((name for name, task in self._tasks.items() if task.done()), None)
-        if call_id is None:
-            return None
-        answer = self._tasks.pop(call_id).result()
-        return call_id, ToolAnswer(f"[result of {EVALUATOR}, call {call_id}]\n{answer.text}", answer.data)
-
-    async def settle(self) -> None:
-        """Wait until all results are there."""
-        if self._tasks:
-            await asyncio.wait(self._tasks.values())
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind and not issubclass(kind, Exception):
-            for task in self._tasks.values():
-                task.cancel()
-        # what one of them raises is either being raised, or is raised again on resume
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-
-
 @dataclass(frozen=True)
 class Tool:
     """A tool: its schema, and `await run(arguments, call_id)`, which may raise ToolError."""
@@ -91,8 +38,6 @@ class Tool:
     replay: Callable[[dict[str, Any], dict[str, Any], str], None] | None = None
     """`replay(arguments, data, call_id)`: do to the workspace what a call did whose answer carries `data`; a
     resume begins with it."""
-    pending: PendingEvaluations | None = None
-    """Evaluations that its calls began and did not wait for."""
 
 
 RECORDS = (

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from passagent import extend
-from passagent.agent import editor, evaluator_tool, tool_specs
+from passagent.agent import editor, tool_specs
 from passagent.agent.observe import why_unrecorded
 from passagent.agent.tool_specs import Tool, ToolAnswer, schema
 from passagent.agent.workspace import ToolError, Workspace, candidate_files, parsed, read_task_files
@@ -28,6 +28,10 @@ MAX_PLANS = 4000
 """Characters of the plans that a check shows."""
 MOST_PROFILES = 3
 """Profiles in an episode: each has the device for itself for seconds."""
+
+Submit = Callable[[dict[str, str], str], Awaitable[ToolAnswer]]
+"""`await submit(files, call_id)`: evaluate and store a candidate, once for a call_id; the observation, whose
+data holds the `evaluation` (observe.verdict)."""
 
 Outline = Callable[[dict[str, str]], Awaitable[Evaluation | list[str]]]
 """`await outline(files)`: a candidate's plans, each in a few lines; its evaluation if there are none."""
@@ -65,6 +69,51 @@ async def checked(files: dict[str, str], outline: Outline) -> ToolAnswer:
     outline_lines = ["what your pass does, in each call:", *plans] if plans else []
     text = "\n".join(["nothing is found wrong; nothing was run", *outline_lines])
     return ToolAnswer(text[:MAX_PLANS], {"is_sound": True})
+
+
+EVALUATOR_SPEC = ToolSpec(
+    tool_specs.EVALUATOR,
+    f"Evaluate your pass directory as it is now {tool_specs.JUDGES} Takes no arguments. Returns "
+    f"{tool_specs.TELLS} Evaluations are limited; what matches nothing or gives no plan uses none.",
+    schema({}, []),
+)
+
+
+def pass_evaluator(workspace: Workspace, submit: Submit, start_as: float | None = None) -> Tool:
+    """Evaluate the workspace's files; `start_as`: AS of what the episode began with, None if not correct.
+
+    Each evaluated version is kept in the workspace, and the model learns which is best.
+    """
+    scores: list[float | None] = [start_as]
+
+    def keep(answer: ToolAnswer) -> ToolAnswer:
+        number, evaluation = workspace.keep(), answer.data["evaluation"]
+        scores.append(evaluation["as_score"] if evaluation["status"] == "ok" else None)
+        return ToolAnswer(f"{_standing(scores, number)}\n{answer.text}", answer.data)
+
+    async def run(arguments: dict[str, Any], call_id: str) -> ToolAnswer:
+        return keep(await submit(candidate_files(workspace, "evaluate"), call_id))
+
+    def replay(arguments: dict[str, Any], data: dict[str, Any], call_id: str) -> None:
+        if not data.get("error"):
+            keep(ToolAnswer("", data))
+
+    return Tool(EVALUATOR_SPEC, run, replay)
+
+
+def _standing(scores: list[float | None], last: int) -> str:
+    """Compare the version `last` with the episode's others, as far as their scores are known."""
+    ranks = [(score, -number) for number, score in enumerate(scores) if score is not None]
+    if not ranks:
+        return f"version {last} of this episode; none is correct on every graph yet"
+    score, best = max(ranks)[0], -max(ranks)[1]
+    if best == last:
+        return f"version {last} of this episode, its best so far"
+    begun = ", what you began with" if best == 0 else ""
+    return (
+        f"version {last} of this episode; the best is version {best}{begun} (AS {score:.4f}): "
+        f"file_editor's restore takes you back to it"
+    )
 
 
 PROFILE_SPEC = ToolSpec(
@@ -134,7 +183,7 @@ def passages(sections: list[Passage]) -> str:
     return "\n\n".join(lines) or "nothing found; try other words, or read index.md, the map of all documents"
 
 
-_OURS = (editor.SPEC, CHECK_SPEC, evaluator_tool.SPEC, KNOWLEDGE_SPEC, PROFILE_SPEC)
+_OURS = (editor.SPEC, CHECK_SPEC, EVALUATOR_SPEC, KNOWLEDGE_SPEC, PROFILE_SPEC)
 SPECS = {spec.name: spec for spec in _OURS}
 """Our agent's tools, as a model sees them; `agent.tools` chooses."""
 
@@ -150,7 +199,7 @@ def spec_of(name: str) -> ToolSpec:
 class Services(NamedTuple):
     """Functions of whoever runs the episode, which the tools call."""
 
-    submit: evaluator_tool.Submit
+    submit: Submit
     outline: Outline
     limits: Limits
 
@@ -171,7 +220,7 @@ def open_tools(
     makers: dict[str, Callable[[], Tool]] = {
         tool_specs.EDITOR: partial(editor.file_editor, workspace),
         tool_specs.CHECK: partial(check, workspace, services.outline),
-        tool_specs.EVALUATOR: partial(evaluator_tool.pass_evaluator, workspace, services.submit, start_as),
+        tool_specs.EVALUATOR: partial(pass_evaluator, workspace, services.submit, start_as),
         tool_specs.KNOWLEDGE: partial(
             search_knowledge,
             partial(knowledge.search, operators=task.operators, target=target),

@@ -17,7 +17,6 @@ from passagent.options import (
     Json,
     ModelOptions,
     Natural,
-    OwnLibrary,
     PresetOptions,
     Price,
     Share,
@@ -53,7 +52,6 @@ class ExportOptions(TypedDict, total=False):
     best_of: Annotated[Count | None, Option("At most so many of a task, the best.")]
     per_sequence: Annotated[Count | None, Option("At most so many of an operator sequence, the best.")]
     failures: Annotated[bool, Option("Write failed episodes, too: failures_*.")]
-    pairs: Annotated[bool, Option("Write pairs (better, worse): preferences.jsonl.")]
     against: Against
     tokenizer: Annotated[str | None, Option(metavar="FILE")]
     """A tokenizer.json that lengths are counted with."""
@@ -110,8 +108,7 @@ class ImportOptions(TypedDict, total=False):
 class WorkerOptions(TypedDict, total=False):
     """How a machine's devices are offered."""
 
-    listen: Annotated[str, Option(default="127.0.0.1:8700")]
-    """Where it listens; with ssh://HOST, on this machine."""
+    listen: Annotated[str, Option("Where it listens.", default="127.0.0.1:8700")]
     device: Annotated[str, Option("cpu, cuda, cuda:N, cuda:N,cuda:M or cuda:all.", default="cpu")]
     token_file: Annotated[
         str,
@@ -123,8 +120,6 @@ class WorkerOptions(TypedDict, total=False):
     ]
     tls_cert: Annotated[str | None, Option("Serve https with this certificate.", metavar="FILE")]
     tls_key: Annotated[str | None, Option("The certificate's key.", metavar="FILE")]
-    remote_command: Annotated[str, Option(metavar="COMMAND", default="passagent")]
-    """With ssh://HOST: passagent there."""
 
 
 class PageOptions(TypedDict, total=False):
@@ -136,8 +131,6 @@ class PageOptions(TypedDict, total=False):
     token: Annotated[str | None, Option("Ask for this one.", shown="made anew each time")]
     allow_host: Annotated[list[str] | None, Option(metavar="NAME")]
     """Another name it is reached by, as behind a proxy."""
-    control: Annotated[bool, Option("With buttons that stop live runs.")]
-    library: OwnLibrary
 
 
 class McpOptions(PresetOptions, StoreOptions, total=False):

@@ -43,17 +43,13 @@ POLL_S = 0.25
 @command(commands)
 def run(
     task: Task,
-    events: Annotated[
-        str | None,
-        Option("Append what happens to this file, a JSON object a line.", metavar="FILE.jsonl", is_rare=True),
-    ],
     json: Json,
     **options: Unpack[RunOptions],
 ) -> None:
     """Search for passes for TASK. Ctrl-C stops cleanly; resume, or the same command again, goes on."""
     from passagent.cli import running
 
-    running.run(task, options, json, events_file=events)
+    running.run(task, options, json)
 
 
 @command(commands)
@@ -224,7 +220,7 @@ def _follow(store: Store, run: RunRecord, count: int, as_json: bool) -> None:
 
 
 _RUN = re.compile(r"[0-9a-f]{8}")
-_OF_A_RUN = {"run.log", "best", "best.new", "devices.json"}
+_OF_A_RUN = {"run.log", "devices.json"}
 
 
 @command(commands)

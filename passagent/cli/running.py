@@ -8,21 +8,18 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from passagent.errors import EXIT_INTERRUPTED, PassagentError
 from passagent.options import ForkOptions, ResumeOptions, RunOptions, config_of, settings_of
-from passagent.sandbox.faults import writing
 from passagent.tasks.reader import load_task
 
 if TYPE_CHECKING:
     from passagent.search.session import Session
     from passagent.search.setup import Parts
     from passagent.search.thread import Stoppable
-    from passagent.store.events import Event, OnEvent
     from passagent.tasks import Task
     from passagent.view.progress import Screen
 
@@ -63,19 +60,13 @@ def run(
     options: RunOptions,
     as_json: bool,
     parts: Parts | None = None,
-    events_file: str | None = None,
 ) -> None:
-    """Search for passes for a task; see `started`.
-
-    `events_file`: what happens is appended to it, a JSON object a line (docs/operators.md).
-    Raises PassagentError; Interrupted after Ctrl-C.
-    """
+    """Search for passes for a task; see `started`. Raises PassagentError; Interrupted after Ctrl-C."""
     with started(task_path, options, parts) as session:
         if session.is_resumed:
             same = "it has this task and these settings (--new starts another)"
             print(f"going on with run {session.run.id}: {same}", file=sys.stderr)
-        with _appended(events_file) as on_event:
-            search_run(session, as_json, on_event)
+        search_run(session, as_json)
 
 
 def resume(name: str, options: ResumeOptions, as_json: bool, parts: Parts | None = None) -> None:
@@ -97,24 +88,7 @@ def fork(
         search_run(session, as_json)
 
 
-@contextmanager
-def _appended(path: str | None) -> Iterator[OnEvent | None]:
-    """Yield what writes events to a file as they happen; None where none is asked for. Raises UsageError."""
-    if path is None:
-        yield None
-        return
-    with writing(Path(path), "--events"):
-        file = Path(path).open("a", encoding="utf-8", buffering=1)  # noqa: SIM115
-
-    def write(event: Event) -> None:
-        with writing(Path(path), "--events"):
-            file.write(json.dumps(event.as_json()) + "\n")
-
-    with file:
-        yield write
-
-
-def search_run(session: Session, as_json: bool, follow: OnEvent | None = None) -> None:
+def search_run(session: Session, as_json: bool) -> None:
     """Run a session and print its summary. Raises what the search raises, with how to go on."""
     from passagent.search import setup
     from passagent.store import runs
@@ -139,23 +113,18 @@ def search_run(session: Session, as_json: bool, follow: OnEvent | None = None) -
     )
     progress = SearchProgress(store, run, stream)
 
-    def on_event(event: Event) -> None:
-        progress.on_event(event)
-        if follow is not None:
-            follow(event)
-
-    async def search() -> Path | None:
+    async def search() -> None:
         stop_on_signals(session, progress, go_on)
-        return await setup.work(session, on_event)
+        await setup.work(session, progress.on_event)
 
     try:
-        exported = asyncio.run(search())
+        asyncio.run(search())
     except KeyboardInterrupt as error:  # before or after the search, which takes signals itself
         raise Interrupted(interrupted) from error
     finally:
         progress.close()
     run = runs.get_run(store, run.id)
-    data = run_data(store, run, exported)
+    data = run_data(store, run)
     print(json.dumps(data) if as_json else run_text(store, data))
     if session.is_interrupted:
         raise Interrupted(interrupted)

@@ -5,21 +5,17 @@ from __future__ import annotations
 import asyncio
 import json as json_text
 import os
-import random
 import secrets
-import shlex
-import subprocess
 import sys
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any, Unpack
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, Unpack
 
 import typer
 
 from passagent.cli.groups import McpOptions, ModelsOptions, WorkerOptions
-from passagent.cli.parameters import argument, command
-from passagent.errors import InfrastructureError, PassagentError, UsageError
+from passagent.cli.parameters import command
+from passagent.errors import PassagentError, UsageError
 from passagent.options import Json, config_of
 from passagent.view.text import Output, by_column, table
 
@@ -28,30 +24,16 @@ if TYPE_CHECKING:
     from passagent.models.prices import Price
 
 commands = typer.Typer()
-STDIN = "-"
-REMOTE_PORTS = range(20_000, 32_000)
-"""Below those that Linux gives to outgoing connections."""
 KEYS = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
 ADDRESSES = {"openai": "OPENAI_BASE_URL", "anthropic": "ANTHROPIC_BASE_URL"}
 
 
 @command(commands)
-def worker(
-    target: Annotated[
-        str | None,
-        argument("[ssh://HOST]", "Start it on another machine, forwarded here.", show_default=False),
-    ] = None,
-    *,
-    json: Json,
-    **options: Unpack[WorkerOptions],
-) -> None:
+def worker(json: Json, **options: Unpack[WorkerOptions]) -> None:
     """Evaluate for other machines. They name it by --pool http://HOST:PORT. SIGTERM lets it finish first."""
     certificate, key = options["tls_cert"], options["tls_key"]
     if (certificate is None) != (key is None):
         raise UsageError("--tls-cert and --tls-key: give both")
-    if target is not None:
-        _over_ssh(target, options)
-        return
     try:
         from passagent.evaluator.fleet.worker_app import Door, serve
     except ModuleNotFoundError as error:
@@ -68,13 +50,11 @@ def worker(
         print(json_text.dumps(facts_text) if json else f"{address} offers {', '.join(names)}", flush=True)
 
     door = Door(options["listen"], token, certificate, key)
-    serve(Host(facts), door, ready, until_stdin_ends=options["token_file"] == STDIN)
+    serve(Host(facts), door, ready)
 
 
 def _token(file: str) -> str:
     """The token; a file that is not there is made, for its owner's eyes. Raises UsageError."""
-    if file == STDIN:
-        return os.read(0, 200).decode(errors="replace").strip()
     from passagent.evaluator.fleet.http_fleet import token_in
 
     try:
@@ -85,43 +65,6 @@ def _token(file: str) -> str:
     except OSError as error:
         raise UsageError(f"--token-file {file}: {error.strerror}") from error
     return token_in(file)
-
-
-def _over_ssh(target: str, options: WorkerOptions) -> None:
-    """Start a worker on another machine, its port forwarded to `--listen` here, until ssh ends."""
-    url = urlsplit(target)
-    if url.scheme != "ssh" or not url.hostname or url.path not in ("", "/"):
-        raise UsageError(f"{target}: write ssh://[USER@]HOST[:PORT]")
-    token, port = _token(options["token_file"]), random.choice(REMOTE_PORTS)
-    device = shlex.quote(options["device"])
-    there = f"{options['remote_command']} worker --listen 127.0.0.1:{port} --device {device}"
-    command = [
-        *("ssh", "-o", "BatchMode=yes", "-o", "ExitOnForwardFailure=yes", "-o", "ServerAliveInterval=15"),
-        *("-L", f"{options['listen']}:127.0.0.1:{port}"),
-        *(() if url.port is None else ("-p", str(url.port))),
-        url.hostname if url.username is None else f"{url.username}@{url.hostname}",
-        f"{there} --token-file {STDIN}",
-    ]
-    try:
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    except OSError as error:
-        raise UsageError(f"ssh: {error.strerror}; install an ssh client") from error
-    assert process.stdin is not None and process.stdout is not None
-    try:
-        print(token, file=process.stdin, flush=True)
-        for line in process.stdout:
-            print(line.rstrip().replace(f"127.0.0.1:{port}", options["listen"], 1), flush=True)
-        code = process.wait()
-    except BrokenPipeError:
-        code = process.wait()
-    finally:
-        process.stdin.close()  # the worker there ends with it
-        try:
-            process.wait(10.0)
-        except subprocess.TimeoutExpired:
-            process.kill()
-    if code:
-        raise InfrastructureError(f"{target}: the worker ended with exit code {code}; its words are above")
 
 
 @command(commands)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import math
 import random
 from collections import Counter
@@ -20,8 +18,6 @@ from passagent.tasks import resources
 HINTS = "knowledge/hints.yaml"
 NOISE = 0.5
 """Standard deviation of the noise in a hint's rank, on the scale of confidence."""
-OTHER_ISLAND = 0.5
-"""Weight of a hint that belongs to another island."""
 LEARNED = 3
 """Learned hints that an episode is shown, at most."""
 HELD_OUT = 0.2
@@ -126,17 +122,12 @@ def load_hints() -> list[Hint]:
 
 
 def retrieve(
-    hints: Iterable[Hint],
-    situation: Situation,
-    limit: int,
-    rng: random.Random | None = None,
-    island: tuple[int, int] | None = None,
+    hints: Iterable[Hint], situation: Situation, limit: int, rng: random.Random | None = None
 ) -> list[Hint]:
     """Return the `limit` hints that serve a situation best, best first.
 
     A hint ranks by its fit and by the confidence of its author. `rng` adds noise to the rank, so that every
-    hint that fits gets its turn. `island` = (this island, number of islands): hints of other islands count
-    less, so that islands differ.
+    hint that fits gets its turn.
     """
     scores: list[tuple[float, Hint]] = []
     for hint in sorted(hints, key=lambda hint: hint.id):
@@ -144,8 +135,7 @@ def retrieve(
         if not fit:
             continue
         noise = rng.gauss(0.0, NOISE) if rng else 0.0
-        is_other = island is not None and home(hint.id, island[1]) != island[0] % island[1]
-        scores.append((fit * math.exp(hint.confidence + noise) * (OTHER_ISLAND if is_other else 1.0), hint))
+        scores.append((fit * math.exp(hint.confidence + noise), hint))
     return [hint for _, hint in sorted(scores, key=lambda scored: -scored[0])[:limit]]
 
 
@@ -162,12 +152,6 @@ def fitness(hint: Hint, situation: Situation) -> float:
         # a hint for few operators is more specific than one for many
         fit += len(shared) / len(named) if named else 0.0
     return fit + (0.25 if context.targets else 0.0)
-
-
-@functools.cache
-def home(hint_id: str, islands: int) -> int:
-    """The island that a hint belongs to: fixed by its id."""
-    return int.from_bytes(hashlib.sha256(hint_id.encode()).digest()[:4], "little") % islands
 
 
 def is_held_out(episode_seed: int) -> bool:

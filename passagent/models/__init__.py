@@ -1,4 +1,4 @@
-"""One small interface (types.Model); behind it OpenAI, Anthropic, the built-in expert and recordings."""
+"""One small interface (extend.Model); behind it OpenAI, Anthropic, the built-in expert and recordings."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from passagent import extend
 from passagent.config import Config, ModelConfig
 from passagent.errors import UsageError, nearest
+from passagent.extend import Model
 from passagent.models.ensemble import Ensemble
-from passagent.models.types import Model
 
 if TYPE_CHECKING:
     from passagent.models.http import HttpModel

@@ -1,10 +1,6 @@
-"""Several models in one run: each episode is written by one, oftener by those that gain more per cost.
+"""Several models in one run: each episode is written by one, which is drawn by the weights.
 
-Budgeted Thompson Sampling (Xia, Li, Qin, Yu, Liu: Thompson Sampling for Budgeted Multi-armed Bandits,
-IJCAI 2015): of each model, a reward and a cost are drawn from the Beta posteriors of its past episodes, and
-the best ratio wins. A model's share is how often it wins, times the weight that the person gave it; without
-evidence the shares are the weights. All evidence is rows of the store, all chance comes from the episode's
-seed: nothing is lost when a process dies, and the same replies lead to the same choices.
+All chance comes from the episode's seed: a run that was killed goes on with the same choices.
 """
 
 from __future__ import annotations
@@ -15,24 +11,8 @@ from dataclasses import dataclass
 
 from passagent.config import ModelConfig
 from passagent.errors import UsageError
-from passagent.models.types import Message, Model, Reply, ToolSpec
-
-FULL_REWARD = 0.18
-"""An episode's gain (ln of the AS' ratio) that counts as a whole success: a fifth."""
-PRIOR = 0.5
-"""Pseudo-counts of the Beta distributions (Jeffreys)."""
-DRAWS = 400
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The gain and the cost of a finished episode."""
-
-    model: str
-    gain: float
-    """ln(best AS / the AS it started from)."""
-    cost: float
-    """The cost of its replies: USD, or tokens where a price is not known."""
+from passagent.extend import Model
+from passagent.models.types import Message, Reply, ToolSpec
 
 
 @dataclass
@@ -75,29 +55,6 @@ def member(model: Model, name: str | None) -> Model:
     return model.models.get(name or "", model) if isinstance(model, Ensemble) else model
 
 
-def shares(weights: Mapping[str, float], outcomes: Sequence[Outcome], rng: random.Random) -> dict[str, float]:
-    """Each model's chance to be chosen next; they add up to 1."""
-    dearest = max((outcome.cost for outcome in outcomes), default=0.0) or 1.0
-    posteriors = {}
-    for name in weights:
-        episodes = [outcome for outcome in outcomes if outcome.model == name]
-        reward = sum(min(1.0, max(0.0, outcome.gain / FULL_REWARD)) for outcome in episodes)
-        cost = sum(outcome.cost / dearest for outcome in episodes)
-        counts = (reward, len(episodes) - reward, cost, len(episodes) - cost)
-        posteriors[name] = tuple(PRIOR + max(0.0, count) for count in counts)
-    wins = dict.fromkeys(weights, 1)  # nobody is given up for good
-    for _ in range(DRAWS if outcomes else 0):  # no noise of drawing where nothing is known
-        ratio = {
-            name: rng.betavariate(a, b) / max(rng.betavariate(c, d), 1e-9)
-            for name, (a, b, c, d) in posteriors.items()
-        }
-        wins[max(ratio, key=lambda name: ratio[name])] += 1
-    total = sum(weights[name] * wins[name] for name in weights)
-    return {name: weights[name] * wins[name] / total for name in weights}
-
-
-def choose(weights: Mapping[str, float], outcomes: Sequence[Outcome], seed: int) -> str:
+def choose(weights: Mapping[str, float], seed: int) -> str:
     """The model of the episode with this seed."""
-    rng = random.Random(f"model:{seed}")
-    chances = shares(weights, outcomes, rng)
-    return rng.choices(list(chances), weights=list(chances.values()))[0]
+    return random.Random(f"model:{seed}").choices(list(weights), weights=list(weights.values()))[0]

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from passagent.errors import InfrastructureError, PassagentError, one_line
+from passagent.extend import Model
 from passagent.models.prices import Price
-from passagent.models.types import Message, Model, Reply, ToolSpec, Usage
+from passagent.models.types import Message, Reply, ToolSpec, Usage
 from passagent.store import Episode, Store, ledger
 from passagent.store.redaction import redact
 

@@ -1,4 +1,4 @@
-"""The model interface of the agent: neutral messages in, one reply out. Each provider's module translates.
+"""What a model is asked and what it answers: neutral messages; each provider's module translates them.
 
 `valid_history` makes of messages what every provider takes.
 
@@ -9,8 +9,7 @@ Messages are plain JSON-able dicts, stored as they are:
     {"role": "tool", "tool_call_id": str, "name": str, "content": str}
 
 `arguments` is the JSON text that the model sent, valid or not. `raw` is optional: what a provider needs back
-verbatim (thinking blocks, reasoning items), under the API's name. `late`, of a user message that holds the
-result of an evaluation that was not waited for, is that call's id (agent/evaluator_tool.py).
+verbatim (thinking blocks, reasoning items), under the API's name.
 
 `data` is what programs read of a message that the program wrote; no provider is sent it. Of a task message
 see agent/prompt.py. Of a call's answer: `error` (true: it could not be done as asked), `edit` (`wrote` or
@@ -24,7 +23,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 Message = dict[str, Any]
 
@@ -76,21 +75,6 @@ class Reply:
     usage: Usage
     stop_reason: str
     """`end`, `tools`, `length` or `refusal`; a provider's other reasons as they are."""
-
-
-class Model(Protocol):
-    """Anything that answers a conversation."""
-
-    @property
-    def name(self) -> str:
-        """The name that a person gave."""
-
-    async def complete(self, messages: list[Message], tools: list[ToolSpec]) -> Reply:
-        """The next assistant message. Raises PassagentError: UsageError for what a person must set right,
-        InfrastructureError after the last retry."""
-
-    async def close(self) -> None:
-        """Release connections."""
 
 
 def assistant(content: str, tool_calls: list[dict[str, str]] | None = None) -> Message:

@@ -131,7 +131,6 @@ def hints_for(session: Session, episode: Episode, parent: Node | None) -> tuple[
             situation,
             limit,
             random.Random(f"{kind}:{episode.seed}"),
-            (episode.island, run.islands),
         )
 
     learned: list[Hint] = []

@@ -262,15 +262,3 @@ def choose_migrant(store: Store, run: Run, island: int, number: int) -> tuple[No
 
 def _as(score: float) -> str:
     return "a correct pass that was not timed" if score == nodes.UNTIMED else f"AS {score:.3f}"
-
-
-def why_none(store: Store, run: Run, config: SearchConfig) -> str:
-    """The reason, for people, that a run has had no migration."""
-    islands = runs.islands(store, run.id)
-    if policy_of(config).scope == "alone":
-        return f"no migration: {config.policy} is a control, without elites"
-    if len(islands) < 2:
-        return "no migration: there is one island"
-    if not any(island.stagnant >= config.stagnation for island in islands):
-        return f"no migration: no island went {config.stagnation} episodes without a gain"
-    return "no migration: no stagnating island was behind another one when its next episode began"

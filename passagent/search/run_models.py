@@ -10,17 +10,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any
 
 from passagent.agent import distiller
 from passagent.agent.distiller import Improvement
 from passagent.config import ModelChoice
 from passagent.evaluator.target import kind_of
 from passagent.experience.hints import LearnedHint
+from passagent.extend import Model
 from passagent.models import open_model
-from passagent.models.ensemble import Ensemble, Outcome, choose, member
+from passagent.models.ensemble import Ensemble, choose, member
 from passagent.models.retry import Metered, Retrying
-from passagent.models.types import Model, Reply
+from passagent.models.types import Reply
 from passagent.search.episode_context import judged_node
 from passagent.search.session import EXPERT, Session, Stopping
 from passagent.search.stop import Want
@@ -38,23 +38,12 @@ def writer_of(session: Session, episode: Episode) -> Model:
 
 
 def choose_model(session: Session, episode: Episode) -> str:
-    """The name of the model that writes the episode: of an ensemble, by what its models gained there."""
+    """The name of the model that writes the episode: of an ensemble, by its weights."""
     if episode.island == SEEDS:
         return EXPERT
     if not isinstance(session.model, Ensemble):
         return session.model.name
-    rows = ledger.replies_before(session.store, episode)
-    return choose(session.model.weights, outcomes(rows), episode.seed)
-
-
-def outcomes(rows: list[dict[str, Any]]) -> list[Outcome]:
-    """Finished episodes, from ledger.replies_before.
-
-    They cost what their replies did, in USD if every price is known, else in tokens.
-    """
-    is_money = not any(row["unpriced"] for row in rows)
-    costs = [(row["cost"] or 0.0) if is_money else row["tokens"] for row in rows]
-    return [Outcome(row["model"], row["gain"] or 0.0, cost) for row, cost in zip(rows, costs, strict=True)]
+    return choose(session.model.weights, episode.seed)
 
 
 def metered(session: Session, episode: Episode, model: Model, role: str = "agent") -> Metered:

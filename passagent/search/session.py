@@ -19,8 +19,8 @@ from passagent.evaluator.reference.eager import EagerGraph
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.experience.diagnosis import Diagnosis, diagnose
 from passagent.experience.hints import Hint
+from passagent.extend import Model
 from passagent.models.prices import Price
-from passagent.models.types import Model
 from passagent.search.islands import expected_per_hour
 from passagent.search.run_memory import Memory
 from passagent.search.stop import Progress, Want, lack, left, rules_of, total

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,13 +26,11 @@ from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.target import target_of
 from passagent.experience.diagnosis import Diagnosis
 from passagent.experience.hints import load_hints
+from passagent.extend import Model
 from passagent.models import open_model
 from passagent.models.ensemble import model_names
 from passagent.models.prices import Price, check_budget, prices_of
 from passagent.models.probe import check_models
-from passagent.models.types import Model
-from passagent.sandbox.faults import writing
-from passagent.search import finalists
 from passagent.search.candidates import propose
 from passagent.search.controller import search
 from passagent.search.run_files import report, run_log
@@ -288,8 +285,8 @@ def forked(
         yield open_session(store, new, task, config, parts)
 
 
-async def work(session: Session, on_event: OnEvent | None = None) -> Path | None:
-    """Work on the run until it ends or is stopped. Return where its best pass was written, if it has one.
+async def work(session: Session, on_event: OnEvent | None = None) -> None:
+    """Work on the run until it ends or is stopped.
 
     `on_event` gets the run's events. Raises UsageError while another process drives the run, and what the
     search raises, with how to go on.
@@ -324,23 +321,3 @@ async def work(session: Session, on_event: OnEvent | None = None) -> Path | None
             reporting.cancel()
             for resource in (session.model, session.evaluator):
                 await resource.close()
-    return export_best(store, runs.get_run(store, run.id))
-
-
-def export_best(store: Store, run: Run) -> Path | None:
-    """Write the best pass to `<runs_dir>/<run>/best`; None if nothing is correct. Raises PassagentError.
-
-    An older one is replaced when the new one is whole.
-    """
-    best = finalists.winner(store, run.id)
-    if best is None:
-        return None
-    path = store.runs_dir / run.id / "best"
-    fresh = path.with_name("best.new")
-    with writing(path):
-        shutil.rmtree(fresh, ignore_errors=True)  # a dead process's
-        fresh.mkdir(parents=True)
-        Candidate(nodes.get_files(store, best)).write(fresh)
-        shutil.rmtree(path, ignore_errors=True)
-        fresh.rename(path)
-    return path

@@ -92,35 +92,13 @@ def finished(search: Search[T]) -> T:
         try:
             return future.result()
         except KeyboardInterrupt:
-            _stop(thread, future, sessions)
+            if sessions:
+                thread.call(lambda: sessions[0].stop("interrupted", interrupted=True))
+            else:  # it has not begun
+                future.cancel()
             with suppress(CancelledError):
                 future.result()
             raise KeyboardInterrupt(GO_ON) from None
     finally:
         future.cancel()
         thread.close()
-
-
-async def finished_async(search: Search[T]) -> T:
-    """Return the search's result in asyncio; cancelling stops the search cleanly."""
-    sessions: list[Stoppable] = []
-    thread = LoopThread("passagent-run")
-    future = thread.start(search(sessions))
-    waited = asyncio.wrap_future(future)
-    try:
-        return await asyncio.shield(waited)
-    except asyncio.CancelledError:
-        _stop(thread, future, sessions)
-        await asyncio.wait([waited])
-        raise
-    finally:
-        future.cancel()
-        await asyncio.to_thread(thread.close)
-
-
-def _stop(thread: LoopThread, future: Future[T], sessions: list[Stoppable]) -> None:
-    """Stop the search at its next safe place; at once where it has not begun."""
-    if sessions:
-        thread.call(lambda: sessions[0].stop("interrupted", interrupted=True))
-    else:
-        future.cancel()

@@ -35,7 +35,7 @@ _PAGE = 1024
 _LOOK_AGAIN_S = 2e-4
 """After which a database that another process writes to is tried again: about as long as one writes."""
 
-SCHEMA = 24
+SCHEMA = 25
 """The version of the tables in schema.sql (`PRAGMA user_version`)."""
 
 T = TypeVar("T")

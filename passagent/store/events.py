@@ -1,4 +1,4 @@
-"""A run's typed events: the list that `on_event`, `--events`, `status --follow` and screens read.
+"""A run's typed events: the list that `on_event`, `status --follow` and screens read.
 
 They are read from the rows of the store (store/timeline.py), so they come in the order of the commits.
 What only the process itself knows (UNSTORED) is passed on as it happens. docs/operators.md lists them.

@@ -83,33 +83,6 @@ def spent(store: Store, run_id: str, by: str = "model") -> list[Spent]:
     )
 
 
-REMEMBERED = 400
-"""Episodes of the run that the choice of a model looks back: models may change."""
-
-
-def replies_before(store: Store, episode: Episode) -> list[dict[str, Any]]:
-    """Sum up the replies of the island's last finished episodes, for the choice of `episode`'s model.
-
-    Columns: number, model, gain, cost, tokens, and how many replies are unpriced. Failed tries are not
-    counted: the choice must not depend on the weather.
-    """
-    return store.rows(
-        "SELECT number, episodes.model, gain, sum(calls.cost) AS cost, "
-        "coalesce(sum(calls.input_tokens + calls.output_tokens), 0) AS tokens, "
-        "count(calls.id) - count(calls.cost) AS unpriced FROM episodes LEFT JOIN calls "
-        "ON calls.episode_id = episodes.id AND calls.state = 'done' AND calls.role = 'agent' "
-        "WHERE episodes.run_id = :run AND episodes.state = 'done' AND episodes.model IS NOT NULL "
-        "AND episodes.island = :island AND number > :first AND number < :number "
-        "GROUP BY episodes.id ORDER BY number",
-        {
-            "run": episode.run_id,
-            "island": episode.island,
-            "number": episode.number,
-            "first": max(0, episode.number - REMEMBERED),
-        },
-    )
-
-
 def end(store: Store, call_id: int, state: str, tokens: Mapping[str, int], **outcome: Any) -> None:
     """End a request, and add what it took to the sums of its episode and run.
 

@@ -34,11 +34,6 @@ CREATE TABLE runs (
 CREATE INDEX runs_by_task ON runs (task_key);
 CREATE UNIQUE INDEX runs_trials ON runs (task_key, model, trial) WHERE trial IS NOT NULL;
 
-CREATE TABLE collections (
-    model TEXT PRIMARY KEY,
-    elapsed_s REAL NOT NULL
-) WITHOUT ROWID;
-
 CREATE TABLE sessions (
     id INTEGER PRIMARY KEY,
     run_id TEXT NOT NULL REFERENCES runs (id),

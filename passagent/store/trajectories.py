@@ -47,7 +47,7 @@ class Turn(_Part):
     message: dict[str, Any]
     """Exactly as stored: `role`, `content`, and by role `tool_calls`, `raw`, `stop_reason`, `input_tokens`
     (a reply), `tool_call_id`, `name` (a tool's result), `tools` (the system message: the tools offered),
-    `late` (a message that ends with the result of this earlier call), `data` (what programs read of it)."""
+    `data` (what programs read of it)."""
     usage: Call | None = None
     """The cost of a model's reply."""
     at: str

@@ -9,7 +9,6 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from passagent.store.database import Store
@@ -146,13 +145,6 @@ def by_island(course: Course, roles: dict[int, str]) -> Chart:
     return _of_candidates(course.nodes, lines)
 
 
-def side_by_side(courses: Sequence[tuple[str, Course]]) -> Chart:
-    """Chart the best so far of several runs."""
-    most = max(course.nodes for _, course in courses)
-    lines = [_record(name, course.best, hue, course.nodes) for hue, (name, course) in enumerate(courses)]
-    return _of_candidates(most, lines)
-
-
 def _record(label: str, record: Sequence[Point], hue: int, nodes: int) -> Line:
     """Return the line of points that are each better than all before, up to the last of the nodes."""
     steps = [(float(point.place), point.as_score) for point in record]
@@ -163,22 +155,6 @@ def _record(label: str, record: Sequence[Point], hue: int, nodes: int) -> Line:
 def _of_candidates(nodes: int, lines: list[Line]) -> Chart:
     eager = Line("eager = 1", [(1.0, 1.0), (float(nodes), 1.0)], GREY, "dashed")
     return Chart("candidates", "AS, eager = 1", [*lines, eager], is_log=True)
-
-
-def spending(store: Store, run_id: str) -> Chart | None:
-    """Chart the tokens of a run's model calls over time, thinned; None where nothing was spent."""
-    _, rows = store.columns(
-        "SELECT finished_at, input_tokens + output_tokens FROM calls "
-        "WHERE run_id = :run AND finished_at IS NOT NULL ORDER BY finished_at",
-        {"run": run_id},
-    )
-    step, total, points = max(1, len(rows) // POINTS), 0, list[tuple[float, float]]()
-    begun = datetime.fromisoformat(rows[0][0]) if rows else None
-    for number, (at, tokens) in enumerate(rows, 1):
-        total += tokens
-        if begun is not None and (number % step == 0 or number == len(rows)):
-            points.append(((datetime.fromisoformat(at) - begun).total_seconds() / 60, float(total)))
-    return Chart("minutes since the first reply", "tokens", [Line("tokens", points, 0)]) if total else None
 
 
 def tolerance(summaries: Sequence[Summary], curve: str, symbol: str) -> Chart:

@@ -5,7 +5,6 @@ A Run reads the store each time that it is asked, so that it follows a live run.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import html
 import json
@@ -286,7 +285,7 @@ class Collection(Shown):
 
 
 class Evaluator:
-    """Judges candidates on one warm pool of processes: a context manager, also an asynchronous one."""
+    """Judges candidates on one warm pool of processes: a context manager."""
 
     def __init__(
         self,
@@ -319,12 +318,6 @@ class Evaluator:
         """
         return self._thread.run(self._evaluate(task, candidate, fresh))
 
-    async def evaluate_async(
-        self, task: Task | str | Path, candidate: CandidateLike, *, fresh: bool = False
-    ) -> Result:
-        """Judge as `evaluate` does; several at a time are queued, and run side by side on several devices."""
-        return await asyncio.wrap_future(self._thread.start(self._evaluate(task, candidate, fresh)))
-
     async def _evaluate(self, task: Task | str | Path, candidate: CandidateLike, fresh: bool) -> Result:
         from passagent.evaluator.fleet.opening import environment_key
         from passagent.evaluator.service import known
@@ -348,12 +341,6 @@ class Evaluator:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await asyncio.to_thread(self.close)
 
 
 CandidateLike = str | Path | Mapping[str, str] | Plan | Candidate

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from passagent.agent.prompt import short_note
 from passagent.evaluator.result import Evaluation
 from passagent.search import finalists
 from passagent.search.finalists import confirmed_evaluation, rounds_of, standing
-from passagent.search.policies import why_none
 from passagent.search.run_files import devices_of
-from passagent.search.setup import stored_config
 from passagent.store import Store, episodes, ledger, nodes, runs, sessions
 from passagent.store.ledger import Spent
 from passagent.store.nodes import Node, author_of
@@ -76,12 +73,10 @@ def status_data(store: Store, run: Run, counting: bool = True) -> dict[str, Any]
     }
 
 
-def run_data(store: Store, run: Run, exported: Path | None = None) -> dict[str, Any]:
-    """Return all of the run as one JSON object; `exported`: where the best pass was written."""
+def run_data(store: Store, run: Run) -> dict[str, Any]:
+    """Return all of the run as one JSON object."""
     data, since = status_data(store, run), finalists.found_since(store, run.id)
     moved = episodes.list_migrations(store, run.id)
-    if data["best"]:
-        data["best"]["path"] = str(exported) if exported else None
     return data | {
         "task_path": run.task_path,
         "seed": run.seed,
@@ -97,7 +92,6 @@ def run_data(store: Store, run: Run, exported: Path | None = None) -> dict[str, 
         "migrations": [
             {"node": m.node_id, "from": m.from_island, "to": m.to_island, "reason": m.reason} for m in moved
         ],
-        "no_migration": None if moved else why_none(store, run, stored_config(run).search),
         "runs_dir": str(store.runs_dir),
     }
 
@@ -255,13 +249,11 @@ def run_text(store: Store, data: dict[str, Any]) -> str:
     if best is not None:
         parts += [finalists_text(data["finalists"]), found_since_text(store, data["run"])]
         parts.append(str(graph_table(confirmed_evaluation(store, nodes.get_node(store, best["node"])))))
-        parts.append(f"its files: {best['path']}" if best["path"] else "")
     parts.append(_island_table(data))
     if data["seeds"]:
         parts.append(f"seeds: {statuses_text(data['seeds'])} ({'; '.join(data['seeds_from'])})")
     parts.append(str(spending_table(ledger.spent(store, data["run"]))))
     parts += [f"migration of node {m['node']} to island {m['to']}: {m['reason']}" for m in data["migrations"]]
-    parts.append(data["no_migration"] or "")
     parts.append(f"the tree: passagent show {data['run']}{flag}")
     if best is not None:
         parts.append(f"export:   passagent best {data['run']}{flag} --out pass_dir")

@@ -75,19 +75,17 @@ METRICS = ("fast_1", "sample_cr", "subgraph_cr", "gmean_speedup", "as_score")
 """Fields of Summary, in the order of PassNet's table."""
 
 
-def summarise(
-    compiler: str, evaluations: Sequence[Evaluation], asked: int, b: float = 0.1, p: float = 0.0
-) -> Summary:
+def summarise(compiler: str, evaluations: Sequence[Evaluation], asked: int) -> Summary:
     """Make the line of `compiler` from its tasks' evaluations, each of them scored (`es` is not None)."""
     scores = [[graph_score(graph) for graph in evaluation.graphs] for evaluation in evaluations]
     speedups = [_speedups(evaluation.graphs) for evaluation in evaluations]
     graphs, right = [len(of_task) for of_task in scores], [len(of_task) for of_task in speedups]
 
     def curve(t: int, forgiving: bool) -> list[float]:
-        """Sum the logs of each task's rectified speedups at t; not `forgiving`: b for wrong ones (B.1)."""
+        """Sum the logs of each task's rectified speedups at t; not `forgiving`: B for wrong ones (B.1)."""
         return [
             math.fsum(
-                math.log(score.rectified(g, t, b, p) if forgiving or g.correct(t) else b) for g in of_task
+                math.log(score.rectified(g, t) if forgiving or g.correct(t) else score.B) for g in of_task
             )
             for of_task in scores
         ]
@@ -113,8 +111,6 @@ def summarise(
 
 def summaries_of(compilers: Iterable[str], rows: Sequence[Row], broken: int = 0) -> list[Summary]:
     """Make a line for each compiler that has a result; `broken` tasks were asked for, too."""
-    protocol = rows[0].identity if rows else {}
-    b, p = protocol.get("b", 0.1), protocol.get("p", 0.0)
     summaries = []
     for compiler in dict.fromkeys(compilers):
         of_compiler = [row for row in rows if row.compiler == compiler]
@@ -130,7 +126,7 @@ def summaries_of(compilers: Iterable[str], rows: Sequence[Row], broken: int = 0)
                 parts[f"{compiler}, {name} shapes"].append(part)
         for name, evaluations in parts.items():
             count = broken + len(of_compiler) if name == compiler else len(evaluations)
-            summaries.append(summarise(name, evaluations, count, b, p))
+            summaries.append(summarise(name, evaluations, count))
     return summaries
 
 

@@ -1,7 +1,7 @@
 """A collection from its options to its table, for the command line and for Python alike.
 
 Many conversations at once share one evaluator pool and one budget of tokens, money, evaluations and time.
-Everything that was spent is in the database: a later run of the same command goes on from there, and makes
+What was spent but the time is in the database: a later run of the same command goes on from there, and makes
 the trials that are not finished. One process at a time collects into a database.
 """
 
@@ -22,9 +22,9 @@ from passagent.data.collect.trials import Outcome, Summary, Trial
 from passagent.errors import InfrastructureError, MachineFault, PassagentError, TaskError, UsageError
 from passagent.evaluator.fleet.opening import check_devices, open_pool
 from passagent.evaluator.judging.effort import check_task_room
+from passagent.extend import Model
 from passagent.models import open_model
 from passagent.models.probe import check_models
-from passagent.models.types import Model
 from passagent.options import CollectOptions, settings_of
 from passagent.search import stop
 from passagent.search.controller import search
@@ -46,7 +46,7 @@ FAULTS = 3
 _MOST_BROKEN = 0.2
 """Share of the tasks that may be broken; with more the collection counts as failed."""
 _TICK_S = 0.5
-"""Between two looks at the budget, s: a killed process loses at most this much of the time spent."""
+"""Between two looks at the budget, s."""
 _SPENT = (
     "SELECT coalesce(sum(input_tokens + output_tokens), 0) AS tokens, coalesce(sum(cost), 0.0) AS cost, "
     "coalesce(sum(evaluations), 0) AS evaluations FROM runs WHERE trial IS NOT NULL AND model = :model"
@@ -97,7 +97,7 @@ class Collection:
     is_interrupted: bool = False
     """A person stopped it."""
     elapsed_s: float = 0.0
-    """Time spent on the collection, this session's and all before, s."""
+    """Time since the command began, s."""
     _sessions: dict[str, Session] = field(default_factory=dict)
     """The sessions of the runs under way."""
     _faults: int = 0
@@ -108,9 +108,6 @@ class Collection:
     def __post_init__(self) -> None:
         limits = SearchConfig(**self.config.search.model_dump(include=set(trials.BUDGETS)))
         self.budget = Budget(limits, self.progress, self.stop)
-        self._mine = {"model": self.config.model.label}
-        row = self.store.row("SELECT elapsed_s FROM collections WHERE model = :model", self._mine)
-        self._elapsed_before = float(row["elapsed_s"]) if row else 0.0
 
     @property
     def too_broken(self) -> PassagentError | None:
@@ -123,8 +120,8 @@ class Collection:
 
     def progress(self) -> Progress:
         """Return how much the collection has taken by now, as the stopping rules look at it."""
-        self.elapsed_s = self._elapsed_before + time.monotonic() - self.parts.begun
-        spent = self.store.rows(_SPENT, self._mine)[0]
+        self.elapsed_s = time.monotonic() - self.parts.begun
+        spent = self.store.rows(_SPENT, {"model": self.config.model.label})[0]
         return Progress(episodes=0, elapsed_s=self.elapsed_s, best_as=None, **spent)
 
     def stop(self, reason: str, interrupted: bool = False) -> None:
@@ -170,7 +167,6 @@ class Collection:
                 error.args = (f"{error}; everything so far is stored, the same command goes on",)
             raise
         finally:
-            self._save_time()
             await self.model.close()
             await evaluator.close()
         for trial in self.trials:
@@ -181,22 +177,14 @@ class Collection:
         self.summaries = trials.summaries_of(self.store)
         return self
 
-    def _save_time(self) -> None:
-        self.store.execute(
-            "INSERT INTO collections (model, elapsed_s) VALUES (:model, :seconds) "
-            "ON CONFLICT (model) DO UPDATE SET elapsed_s = max(elapsed_s, excluded.elapsed_s)",
-            {**self._mine, "seconds": self.progress().elapsed_s},
-        )
-
     async def _keep_time(self) -> None:
-        """End the collection when a limit is reached, and store the time spent."""
+        """End the collection when a limit is reached."""
         reached = stop.rules_of(self.budget.limits)
         try:
             while True:
                 if reason := reached(self.progress()):
                     self.stop(reason)
                 self.store.check_in_place()
-                self._save_time()
                 await asyncio.sleep(_TICK_S)
         except Exception as error:
             self._fail(error)

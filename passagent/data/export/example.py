@@ -116,8 +116,8 @@ def whole(trajectory: Trajectory) -> Example:
 def steps(trajectory: Trajectory) -> dict[int, Example]:
     """For each node that the episode made, the example of the step that led to it.
 
-    The conversation up to the answer of the call that proposed the node: its result, or that it is being
-    evaluated. Trained are the replies since that of the node before.
+    The conversation up to the result of the call that proposed the node. Trained are the replies since that
+    of the node before.
     """
     episode = whole(trajectory)
     node_of_call = {node.call_id: node.node for node in trajectory.nodes}

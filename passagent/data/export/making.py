@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -42,7 +41,6 @@ from passagent.tasks.tasklist import find_tasks
 
 _FAILURES = "failures_"
 """The beginning of the names of files of negative examples."""
-_PREFERENCES = "preferences.jsonl"
 
 
 def make(runs_dirs: Sequence[str], options: Mapping[str, Any], command: str) -> Summary:
@@ -51,8 +49,6 @@ def make(runs_dirs: Sequence[str], options: Mapping[str, Any], command: str) -> 
     `command`: for its card. Raises UsageError, and PassagentError for what must not go out.
     """
     form = FORMATS[options["format"]]
-    if options["pairs"] and form.name != "trl":
-        raise UsageError("--pairs is for --format trl: other trainers have no common form for preferences")
     with reading_stores(runs_dirs) as stores:
         episodes = read_episodes(stores)
         chosen = select(
@@ -76,10 +72,6 @@ def make(runs_dirs: Sequence[str], options: Mapping[str, Any], command: str) -> 
                 writer.add(example)
             for example in build(wrong):
                 writer.add(example, _FAILURES)
-            for pair in _pairs(chosen, episodes) if options["pairs"] else ():
-                better, worse = build(pair)
-                if row := _preference(better, worse):
-                    writer.add_row(better, row, _PREFERENCES)
             return writer.finish(command)
 
 
@@ -116,56 +108,6 @@ def build(chosen: Iterable[Chosen]) -> Iterator[Example]:
 
 def _credit(revision: Revision) -> Row:
     return {"reward": revision.reward, "return": revision.returns, "advantage": revision.advantage}
-
-
-def _pairs(chosen: Iterable[Chosen], episodes: Sequence[JudgedEpisode]) -> list[tuple[Chosen, Chosen]]:
-    """Pair each group's best of `chosen` with every episode that is worse beyond the intervals.
-
-    A group is of one task, model and start. An episode that left nothing correct is worse than any other.
-    """
-    groups = defaultdict[tuple[Any, ...], list[Chosen]](list)
-    for choice in chosen:
-        if choice.columns["as_score"] is not None:
-            groups[choice.episode.group].append(choice)
-    pairs = []
-    for group, choices in groups.items():
-        best = max(choices, key=lambda choice: _best_as(choice.episode, "low"))
-        others = (episode for episode in episodes if episode.group == group)
-        least = _best_as(best.episode, "low")
-        pairs += [(best, Chosen(other)) for other in others if _best_as(other, "high") < least]
-    return pairs
-
-
-def _best_as(episode: JudgedEpisode, end: str) -> float:
-    """Return the largest AS of its correct candidates, at the `low` or the `high` end of the interval."""
-    return max((getattr(r, end) or 0.0 for r in episode.revisions if r.status == "ok"), default=0.0)
-
-
-def _preference(better: Example, worse: Example) -> Row | None:
-    """Return the pair as TRL takes it; None where the two began with other messages.
-
-    Trials of one task differ in their seed alone, which is the last word of the task message.
-    """
-    begin = next((place for place, turn in enumerate(better.turns) if turn.role == "assistant"), 0)
-
-    def opening(example: Example) -> list[tuple[str, str]]:
-        messages = [turn.message for turn in example.trajectory.messages[:begin]]
-        seeds = [str(message.get("data", {}).get("seed", "")) for message in messages]
-        return [(m["role"], m["content"].removesuffix(seed)) for m, seed in zip(messages, seeds, strict=True)]
-
-    if begin == 0 or opening(better) != opening(worse):
-        return None
-    return {
-        "id": f"{better.id}>{worse.id}",
-        "prompt": [turn.message for turn in better.turns[:begin]],
-        "chosen": [turn.message for turn in better.turns[begin:]],
-        "rejected": [turn.message for turn in worse.turns[begin:]],
-        "tools": better.functions,
-        "chosen_as": better.columns["as_score"],
-        "rejected_as": worse.columns["as_score"],
-        "model": better.columns["model"],
-        "task": better.columns["task"],
-    }
 
 
 _EQUAL = 1e-9

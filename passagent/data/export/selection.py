@@ -49,8 +49,7 @@ class Revision:
     status: str
     as_score: float | None
     low: float | None
-    """Lower end of the interval of its AS, and `high`."""
-    high: float | None
+    """Lower end of the interval of its AS."""
     before: float
     """AS of the best correct one before; of eager itself (1) where there is none."""
     before_high: float
@@ -156,7 +155,7 @@ def _read_episode(store: Store, row: dict[str, Any]) -> JudgedEpisode:
         if node["status"] == "ok" and node["evaluation_id"] is not None:
             figures = evaluations.get_evaluation(store, node["evaluation_id"], samples=False)
             low, high = figures["as_low"] or low, figures["as_high"] or high
-        revisions.append(Revision(low=low, high=high, before=before, before_high=before_high, **node))
+        revisions.append(Revision(low=low, before=before, before_high=before_high, **node))
         if node["status"] == "ok" and node["as_score"] and node["as_score"] > before:
             before, before_high = node["as_score"], high or node["as_score"]
     lows = [revision.low for revision in revisions if revision.status == "ok" and revision.low]

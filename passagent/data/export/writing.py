@@ -70,7 +70,7 @@ class Writer:
         """Write an example's rows; `prefix`: of the names of files of their own."""
         tokens = self._length(example)
         for file, row in self._form.rows(example):
-            self.add_row(example, row, prefix + file, tokens)
+            self._add_row(example, row, prefix + file, tokens)
         if prefix:
             return
         summary = self.summary
@@ -83,7 +83,7 @@ class Writer:
         summary.without_reasoning += sum("reasoning_content" not in turn.message for turn in trained)
         self._lengths.append(tokens)
 
-    def add_row(self, example: Example, row: Row, file: str, tokens: int | None = None) -> None:
+    def _add_row(self, example: Example, row: Row, file: str, tokens: int) -> None:
         """Write a row that comes of `example`, and where it comes from."""
         text = json.dumps(row, ensure_ascii=False)
         is_lines = file.endswith(".jsonl")

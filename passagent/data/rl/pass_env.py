@@ -175,11 +175,8 @@ class PassEnv:
 def _method(spec: ToolSpec) -> Callable[..., str]:
     """Make a tool a method, with the annotations and the docstring that a trainer reads its schema from."""
     parameters = [Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)]
-    # a trainer's call waits for its result: it has no `wait`
-    lines = [spec.description.partition(" With wait ")[0], "", "Args:"]
+    lines = [spec.description, "", "Args:"]
     for name, schema in spec.parameters["properties"].items():
-        if name == "wait":
-            continue
         is_required = name in spec.parameters["required"]
         kind = Literal[tuple(schema["enum"])] if "enum" in schema else _KINDS[schema["type"]]
         parameters.append(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import os
 import signal
 import socket
 import sys
@@ -88,8 +87,8 @@ def bind(listen: str) -> socket.socket:
     return sock
 
 
-def serve(host: Host, door: Door, ready: Callable[[str], None], until_stdin_ends: bool = False) -> None:
-    """Serve until a signal, or the end of stdin; `ready` gets the address. Raises UsageError."""
+def serve(host: Host, door: Door, ready: Callable[[str], None]) -> None:
+    """Serve until a signal; `ready` gets the address. Raises UsageError."""
     with bind(door.listen) as listening:
         scheme = "http" if door.certificate is None else "https"
         name, port = listening.getsockname()[:2]
@@ -105,20 +104,11 @@ def serve(host: Host, door: Door, ready: Callable[[str], None], until_stdin_ends
         except OSError as error:
             raise UsageError(f"--tls-cert, --tls-key: {error}") from error
         ready(f"{scheme}://{name}:{port}")
-        asyncio.run(_serve(_Server(config, host), host, listening, until_stdin_ends))
+        asyncio.run(_serve(_Server(config, host), host, listening))
 
 
-async def _serve(
-    server: uvicorn.Server, host: Host, listening: socket.socket, until_stdin_ends: bool
-) -> None:
-    if until_stdin_ends:
-        asyncio.get_running_loop().add_reader(sys.stdin, _on_input, server)
+async def _serve(server: uvicorn.Server, host: Host, listening: socket.socket) -> None:
     try:
         await server.serve(sockets=[listening])
     finally:
         await host.close()
-
-
-def _on_input(server: uvicorn.Server) -> None:
-    if not os.read(sys.stdin.fileno(), 1 << 16):
-        server.should_exit = True

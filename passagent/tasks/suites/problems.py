@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -98,8 +97,6 @@ class Problem(BaseModel):
     origin: Origin
     files: dict[str, str] = {}
     """Its sources by file name; the first one is the problem."""
-    arguments: list[dict[str, Any]] = []
-    """Arguments that its inputs are made of, once for each subgraph: sizes, seeds."""
 
 
 @dataclass(frozen=True)

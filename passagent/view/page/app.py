@@ -12,10 +12,10 @@ import ipaddress
 import secrets
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import uvicorn
 from starlette.applications import Starlette
@@ -31,8 +31,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from passagent import __version__
 from passagent.errors import PassagentError, UsageError
-from passagent.store import Store, runs, sessions
-from passagent.store.pass_library import library_path
+from passagent.store import Store
 from passagent.view.page import views
 from passagent.view.page.rendering import HERE, Relative, environment
 
@@ -57,8 +56,6 @@ class Access:
     """The token to give; None: nothing, as on the loopback interface."""
     hosts: frozenset[str] = frozenset()
     """Names that the page is reached by, beside addresses and this machine's own names."""
-    csrf: str = field(default_factory=secrets.token_urlsafe)
-    """A form must send it back: another site's page cannot know it."""
 
     def is_known(self, host: str) -> bool:
         """Return whether a `Host` header names this machine, which a name that was pointed here does not."""
@@ -110,9 +107,6 @@ class Guard:
             return PlainTextResponse(refusal, 421)
         if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
             return PlainTextResponse("a request of another site's page is refused", 403)
-        is_own = origin is not None or headers.get("sec-fetch-site") == "same-origin"
-        if scope["method"] not in ("GET", "HEAD") and not is_own:
-            return PlainTextResponse("a request without Origin changes nothing", 403)
         return None
 
     def _entrance(self, scope: Scope) -> Response | None:
@@ -159,11 +153,8 @@ View = Callable[..., dict[str, Any]]
 class Site:
     """A runs directory as pages."""
 
-    def __init__(self, runs_dir: Path, access: Access, control: bool, library: Path | None) -> None:
+    def __init__(self, runs_dir: Path) -> None:
         self.runs_dir = runs_dir
-        self.library = library
-        self.access = access
-        self.control = control
         self.templates = environment()
 
     def page(self, template: str, view: View, is_part: bool = False) -> Callable[..., Any]:
@@ -192,25 +183,13 @@ class Site:
         self, template: str, view: View, arguments: dict[str, Any], base: dict[str, Any]
     ) -> tuple[int, bytes]:
         """Status and text of a page, made of one state of the database."""
-        base = base | {
-            "version": __version__,
-            "place": str(self.runs_dir),
-            "csrf": self.access.csrf if self.control else "",
-            "sections": {
-                "collect": False,
-                "hints": False,
-                "bench": bool(views.benches(self.runs_dir)),
-                "library": self.library is not None and self.library.is_file(),
-            },
-            "is_file": False,
-        }
+        base = base | {"version": __version__, "place": str(self.runs_dir), "is_file": False}
         try:
             store = Store.open(self.runs_dir, create=False, to_look=True)
         except PassagentError as error:
             return 200, self._text("nothing.html", base | {"said": str(error)})
         try:
             with store, store.reading():
-                base["sections"] |= views.sections(store)
                 return 200, self._text(template, base | view(store, **arguments))
         except UsageError as error:
             return 404, self._text("missing.html", base | {"said": str(error)})
@@ -220,41 +199,14 @@ class Site:
     def _text(self, template: str, context: dict[str, Any]) -> bytes:
         return self.templates.get_template(template).render(context).encode()
 
-    async def ask(self, request: Request) -> Response:
-        """POST of a button: stop a live run, as the command does."""
-        form = {
-            key: value[0] for key, value in parse_qs((await request.body()).decode(errors="replace")).items()
-        }
-        if not self.control:
-            return PlainTextResponse("nothing can be changed here: start passagent view with --control", 403)
-        if not secrets.compare_digest(form.get("csrf", "").encode(), self.access.csrf.encode()):
-            return PlainTextResponse("the form is of another start of passagent view: load it again", 403)
-        what, name = form.get("what", ""), request.path_params["name"]
-        if what not in ("stop", "stop_after_episodes"):
-            return PlainTextResponse(f"{what:.40}: not something that a run can be asked", 409)
 
-        def stop() -> None:
-            with Store.open(self.runs_dir, create=False) as store:
-                sessions.ask_to_stop(store, runs.get_run(store, name), after_episodes=what != "stop")
-
-        try:
-            await run_in_threadpool(stop)
-        except UsageError as error:
-            return PlainTextResponse(str(error), 409)
-        return RedirectResponse(f"./{name}", 303)
-
-
-def create_app(
-    runs_dir: Path, access: Access, control: bool = False, library: Path | None = None
-) -> Starlette:
-    """The application; `control`: with buttons that act on live runs; `library`: the file of one."""
-    site = Site(runs_dir, access, control, library)
-    page = site.page
+def create_app(runs_dir: Path, access: Access) -> Starlette:
+    """The application, for who has access."""
+    page = Site(runs_dir).page
     return Starlette(
         routes=[
             Route("/", page("runs.html", views.all_runs)),
-            Route("/run/{name}", page("run.html", views.run)),
-            Route("/run/{name}", site.ask, methods=["POST"]),
+            Route("/run/{name}", page("run.html", views.now)),
             Route("/run/{name}/now", page("run_now.html", views.now, is_part=True)),
             Route("/run/{name}/figures", page("run_figures.html", views.figures, is_part=True)),
             Route("/run/{name}/tree", page("tree.html", views.tree)),
@@ -263,13 +215,7 @@ def create_app(
             Route("/node/{number:int}/diff/{other:int}", page("diff.html", views.compared_nodes)),
             Route("/node/{number:int}/plan", page("plan.html", views.plan)),
             Route("/task/{key}", page("task.html", views.task)),
-            Route("/compare", page("compare.html", views.compare)),
-            Route("/collect", page("collect.html", views.collect)),
             Route("/hints", page("hints.html", views.hints)),
-            Route("/library", page("library.html", lambda store: views.library(library))),
-            Route("/library/{word}", page("kept.html", lambda store, word: views.kept_pass(library, word))),
-            Route("/bench", page("benches.html", views.all_benches)),
-            Route("/bench/{name}", page("bench.html", views.bench)),
             Mount("/assets", StaticFiles(directory=HERE / "assets")),
         ],
         middleware=[Middleware(Guard, access=access), Middleware(GZipMiddleware, minimum_size=2000)],
@@ -284,8 +230,7 @@ def serve(runs_dir: Path, options: Mapping[str, Any]) -> None:
     host, port = options["host"], options["port"]
     token = options["token"] or (None if is_loopback(host) else secrets.token_urlsafe(24))
     access = Access(token, frozenset(name.lower() for name in (*(options["allow_host"] or ()), host)))
-    library = library_path(options["library"], runs_dir)
-    app = create_app(runs_dir.absolute(), access, options["control"], library)
+    app = create_app(runs_dir.absolute(), access)
     with listen(host, port, f"--host {host} --port {port}") as listener:
         config = uvicorn.Config(
             app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=2

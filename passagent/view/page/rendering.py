@@ -146,7 +146,7 @@ def one_file(store: Store, run: Run) -> str:
     best, figures = finalists.winner(store, run.id), views.figures(store, run.id)
     node_ids = _chosen(store, run, best, [row["node_id"] for row in figures["finalists"]])
     pages: list[tuple[str, str, dict[str, Any]]] = [
-        (anchor("run", run.id), "run.html", views.run(store, run.id) | figures),
+        (anchor("run", run.id), "run.html", views.now(store, run.id) | figures),
         (anchor("run", run.id, "tree"), "tree.html", views.tree(store, run.id)),
         *((anchor("node", number), "node.html", views.node(store, number)) for number in node_ids),
     ]
@@ -158,7 +158,6 @@ def one_file(store: Store, run: Run) -> str:
         "go": lambda *parts, **query: f"#{anchor(*parts)}" if anchor(*parts) in inside else None,
         "layout": "section.html",
         "is_file": True,
-        "csrf": "",
         "version": __version__,
     }
     sections = [
@@ -209,20 +208,16 @@ Pictures = dict[str, tuple[str, dict[str, Any]]]
 
 
 def draw_run(store: Store, run: Run, directory: Path) -> tuple[list[Path], list[str]]:
-    """Write best.svg, islands.svg, tokens.svg and tree.svg into `directory`.
+    """Write best.svg, islands.svg and tree.svg into `directory`.
 
     Returns their paths, and why some were left out. Raises UsageError if a file cannot be written.
     """
     figures, pictures, left_out = views.figures(store, run.id), Pictures(), list[str]()
-    for name, key, missing in (
-        ("best", "best_chart", "nothing correct was timed yet"),
-        ("islands", "island_chart", "nothing correct was timed yet"),
-        ("tokens", "spending_chart", "no model was paid"),
-    ):
-        if figures[key] and (name == "tokens" or figures["course"].best):
+    for name, key in (("best", "best_chart"), ("islands", "island_chart")):
+        if figures["course"].best:
             pictures[name] = "chart.svg", charts.drawn(figures[key])
         else:
-            left_out.append(f"{name}: run {run.id}: {missing}")
+            left_out.append(f"{name}: run {run.id}: nothing correct was timed yet")
     if figures["course"].nodes:
         pictures["tree"] = "tree.svg", views.tree(store, run.id)
     else:

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 from passagent.agent.context import unified
 from passagent.agent.observe import failures
-from passagent.agent.prompt import plain_note, short_note
-from passagent.data.collect import trials
+from passagent.agent.prompt import short_note
 from passagent.errors import TaskError, UsageError
-from passagent.experience import exemplars
 from passagent.search import finalists
 from passagent.search.finalists import confirmed_evaluation
-from passagent.search.policies import why_none
-from passagent.search.setup import stored_config
 from passagent.store import Store, episodes, ledger, nodes, runs
 from passagent.store.nodes import Node
-from passagent.store.pass_library import KeptPass, PassLibrary
 from passagent.store.runs import SEEDS, Run
 from passagent.store.sessions import runs_dir_flag
 from passagent.store.trajectories import find_episode, trajectory
-from passagent.view import charts, collect_table, node_changes, run_summary
+from passagent.view import charts, node_changes, run_summary
 from passagent.view.evaluation import graph_table
 from passagent.view.hint_report import hint_data, uplift_text
 from passagent.view.trajectory import arguments_of
@@ -42,19 +36,8 @@ def all_runs(store: Store, first: str = "0") -> dict[str, Any]:
     return {"runs": rows, "first": start, "count": len(stored), "more": more}
 
 
-def run(store: Store, name: str) -> dict[str, Any]:
-    """A run: what does not change."""
-    record = runs.get_run(store, name)
-    others = store.rows(
-        "SELECT id, model, created_at FROM runs WHERE task_key = :task AND id != :run "
-        "ORDER BY rowid DESC LIMIT 20",
-        {"task": record.task_key, "run": record.id},
-    )
-    return {"run": record, "others": others} | now(store, name)
-
-
 def now(store: Store, name: str) -> dict[str, Any]:
-    """A run as it is now, without a look at all of its nodes."""
+    """A run and how it is doing, without a look at all of its nodes."""
     record = runs.get_run(store, name)
     data = run_summary.status_data(store, record, counting=False)
     return {
@@ -73,7 +56,6 @@ def figures(store: Store, name: str) -> dict[str, Any]:
     record = runs.get_run(store, name)
     course = charts.course(charts.read_nodes(store, name))
     finalists = run_summary.finalists_data(store, record)
-    moved = episodes.list_migrations(store, name)
     roles = {island.island: f"{island.island} {island.role}" for island in runs.islands(store, name)}
     again = finalists[0]["as_score"] if finalists else None
     return {
@@ -81,13 +63,11 @@ def figures(store: Store, name: str) -> dict[str, Any]:
         "course": course,
         "best_chart": charts.best_so_far(course, again),
         "island_chart": charts.by_island(course, roles),
-        "spending_chart": charts.spending(store, name),
         "spending": run_summary.spending_table(ledger.spent(store, name)),
         "failures": [_failure(store, course, of) for of in course.statuses if of not in ("ok", *_OPEN)],
         "finalists": finalists,
         "finalists_text": run_summary.finalists_text(finalists),
-        "migrations": moved,
-        "no_migration": None if moved else why_none(store, record, stored_config(record).search),
+        "migrations": episodes.list_migrations(store, name),
     }
 
 
@@ -233,111 +213,12 @@ def task(store: Store, key: str) -> dict[str, Any]:
     }
 
 
-def compare(store: Store, a: str = "", b: str = "") -> dict[str, Any]:
-    """Two runs side by side; the winners paired subgraph by subgraph."""
-    if not a or not b:
-        raise UsageError("compare: give two runs, ?a=RUN&b=RUN")
-    pair = [runs.find_run(store, name) for name in (a, b)]
-    sides = [run_summary.status_data(store, run) for run in pair]
-    courses = [charts.course(charts.read_nodes(store, run.id)) for run in pair]
-    best = [finalists.winner(store, run.id) for run in pair]
-    paired = node_changes.diff_data(store, best[0], best[1]) if best[0] and best[1] else None
-    names = [f"{run.id} {run.model}" for run in pair]
-    return {
-        "runs": pair,
-        "sides": sides,
-        "used": [[run_summary.used_text(key, of) for key, of in side["budget"].items()] for side in sides],
-        "statuses": [course.statuses for course in courses],
-        "chart_spec": charts.side_by_side(list(zip(names, courses, strict=True))),
-        "paired": paired,
-        "notes": [plain_note(node.note) if node else "" for node in best],
-    }
-
-
 def _number(text: str) -> int:
     if not text.isdecimal() or len(text) > 18:
         raise UsageError(f"{text:.40}: not a place in a list")
     return int(text)
 
 
-BENCHES = "bench"
-"""In a runs directory: the results of `passagent bench`."""
-
-
-def sections(store: Store) -> dict[str, bool]:
-    """Return which of these pages have something to show."""
-    row = store.row(
-        "SELECT EXISTS (SELECT 1 FROM runs WHERE trial IS NOT NULL) AS collect, "
-        "EXISTS (SELECT 1 FROM episodes WHERE hints IS NOT NULL) AS hints"
-    )
-    assert row is not None
-    return {name: bool(value) for name, value in row.items()}
-
-
-def collect(store: Store) -> dict[str, Any]:
-    """PassNet's figures about the trials in the database (its Table 4)."""
-    summaries = trials.summaries_of(store)
-    if not summaries:
-        raise UsageError(f"{store.runs_dir}: holds no trials of passagent collect")
-    return {"figures": collect_table.figures_table(summaries)}
-
-
 def hints(store: Store) -> dict[str, Any]:
     """The hints that models wrote and the curated ones, with the uplift of showing learned hints."""
     return hint_data(store) | {"text": uplift_text}
-
-
-def library(path: Path | None) -> dict[str, Any]:
-    """The passes that are kept for later runs, the fastest first, and those that come with passagent."""
-    records: list[KeptPass] = []
-    if path is not None and path.is_file():
-        with PassLibrary.open(path, to_look=True) as passes:
-            records = passes.passes()
-    return {
-        "path": path,
-        "kept": records,
-        "shipped": sorted(exemplars.shipped(), key=lambda exemplar: exemplar.task),
-    }
-
-
-def kept_pass(path: Path | None, word: str) -> dict[str, Any]:
-    """A pass of the library, by the beginning of its region's hash."""
-    if path is None or not path.is_file():
-        raise UsageError("there is no library here")
-    with PassLibrary.open(path, to_look=True) as passes:
-        return {"kept": passes.named(word)}
-
-
-def benches(runs_dir: Path) -> list[str]:
-    """The names of the benchmarks beside the runs."""
-    from passagent.data.bench.results import FILE
-
-    return sorted(path.parent.name for path in (runs_dir / BENCHES).glob(f"*/{FILE}"))
-
-
-def all_benches(store: Store) -> dict[str, Any]:
-    """The benchmarks."""
-    return {"names": benches(store.runs_dir)}
-
-
-def bench(store: Store, name: str) -> dict[str, Any]:
-    """A benchmark: PassNet's Table 1, ES(t) and S(t). Imports torch."""
-    if name not in benches(store.runs_dir):
-        raise UsageError(f"{name:.80}: no such benchmark in {store.runs_dir / BENCHES}")
-    from passagent.data.bench.results import Results
-    from passagent.data.bench.summary import summaries_of
-    from passagent.view import bench_table
-
-    rows = list(Results(store.runs_dir / BENCHES / name).rows.values())
-    compilers = list(dict.fromkeys(row.compiler for row in rows))
-    protocol = rows[0].identity if rows else {}
-    summaries = summaries_of(compilers, rows)
-    return {
-        "name": name,
-        "table_of": bench_table.bench_table(summaries),
-        "identity": protocol,
-        "es": charts.tolerance(summaries, "es", "ES(t)") if summaries else None,
-        "s": charts.tolerance(summaries, "s", "S(t)") if summaries else None,
-        "failed": [row for row in rows if row.error],
-        "rows": rows,
-    }
