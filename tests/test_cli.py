@@ -82,7 +82,7 @@ def test_looking_at_runs_imports_no_torch():
         "from passagent.data.export import making\n"
         "from passagent.data.pipeline import grouping\n"
         "from passagent.tasks import reader, tasklist\n"
-        "from passagent.view import hint_report, node_changes, run_summary, trajectory\n"
+        "from passagent.view import doctor, hint_report, node_changes, run_summary, trajectory\n"
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

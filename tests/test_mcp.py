@@ -29,6 +29,7 @@ from passagent.search import setup
 from passagent.search.setup import Parts
 from passagent.store import Store, episodes, nodes, runs, sessions
 from passagent.store.trajectories import trajectory
+from passagent.view.doctor import examine
 from passagent.view.mcp import answers
 from passagent.view.mcp.pass_server import _app, build, guarded, parse_address
 from passagent.view.mcp.served_tools import SERVED, PassTools
@@ -218,6 +219,7 @@ def test_what_a_client_did_is_an_episode_and_is_marked_partial(place):
         [node] = nodes.of_run(store, run.id)
         shown = status_text(store, status_data(store, run))
         assert "used: 1 episodes" in shown and "go on: passagent mcp" in shown
+        assert {one.verdict for one in examine(store, run)} <= {"ok", "warn"}
     assert [turn.role for turn in example.turns] == ["system", "user", *["assistant", "tool"] * 3]
     calls = [reply.message["tool_calls"][0] for reply in example.replies]
     assert [call["function"]["name"] for call in calls] == ["check", "evaluate", "search_knowledge"]

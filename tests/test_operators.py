@@ -353,6 +353,68 @@ def test_tail_follows_another_process(call, start, tmp_path):
     assert len(text) == 21 and text[-1].endswith("is finished: all 6 episodes are done")
 
 
+@pytest.fixture
+def findings(call):
+    """`findings(runs_dir)`: what `passagent doctor last --json` found, by check, and its exit code."""
+
+    def examine(runs_dir: Path) -> tuple[dict[str, dict[str, object]], int]:
+        code, out, err = call("doctor", "last", "--json", "--runs-dir", runs_dir)
+        found = {one["check"]: one for one in json.loads(out)["findings"]}
+        failed = [name for name, one in found.items() if one["verdict"] == "fail"]
+        assert code == bool(failed)
+        if failed:
+            said = f"{len(failed)} of {len(found)} checks failed: {', '.join(failed)}"
+            assert one_line(err).endswith(said)
+        return found, code
+
+    return examine
+
+
+def test_doctor_finds_a_healthy_run_healthy(call, findings, place):
+    found, _ = findings(place / "runs")
+    verdicts = {name: one["verdict"] for name, one in found.items()}
+    verdicts.pop("left behind")  # other programs of this machine may be in it
+    assert set(verdicts.values()) == {"ok"}, found
+    assert found["models"]["figures"]["replies"] == 60
+    assert found["finalists"]["figures"] == {
+        "measured_again": 2, "no_longer_right": [], "mean_change": pytest.approx(0)
+    }  # fmt: skip
+    text = " ".join(call("doctor", "last")[1].split())
+    assert all(one["said"] in text for one in found.values())
+
+
+DAMAGE = {
+    "candidates": ["UPDATE nodes SET status = 'refused'"],
+    "finalists": ["DELETE FROM confirmations"],
+    "models": ["UPDATE calls SET state = 'failed', error = 'HTTP 500'"],
+}
+
+
+@pytest.mark.parametrize("check", DAMAGE)
+def test_doctor_sees_what_does_not_work(findings, copy, check):
+    change(copy, *DAMAGE[check])
+    found, code = findings(copy)
+    assert [name for name, one in found.items() if one["verdict"] == "fail"] == [check]
+    assert found[check]["advice"]
+    assert code == 1
+
+
+def test_doctor_warns(call, findings, copy, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    change(
+        copy,
+        "UPDATE evaluations SET as_score = as_score * 0.9 "
+        "WHERE id IN (SELECT evaluation_id FROM confirmations)",
+        "UPDATE calls SET state = 'failed', error = 'HTTP 529' WHERE id % 5 = 0",
+    )
+    found, code = findings(copy)
+    for check in ("finalists", "models"):
+        assert found[check]["verdict"] == "warn", found[check]
+    assert found["finalists"]["figures"]["mean_change"] == pytest.approx(math.log(0.9))
+    assert code == 0 and "12 times: HTTP 529" in found["models"]["advice"]
+    assert f"-> {found['models']['advice']}" in call("doctor", "last", "--runs-dir", copy)[1]
+
+
 def rows_of(runs_dir: Path, run_id: str) -> dict[str, list[dict[str, object]]]:
     """All rows of a run, and what it shares with others, by table."""
     tables = "SELECT DISTINCT m.name FROM sqlite_master AS m, pragma_table_info(m.name) AS c "
@@ -527,15 +589,17 @@ def test_fork_starts_a_run_from_a_node(call, copy, place, capsys):
     assert code == 2 and "no such node" in one_line(err)
 
 
-def test_killed_process_is_told_and_resume_goes_on(call, start, tmp_path):
+def test_killed_process_is_told_and_resume_goes_on(findings, start, tmp_path, capsys):
     runs_dir = tmp_path / "runs"
     process = start(1000, 0.1)
     process.kill()
     process.communicate()
-    told = call("status", "last", "--runs-dir", runs_dir)[1]
-    assert ": interrupted; no process works on it" in told and "go on: passagent resume" in told
+    found, _ = findings(runs_dir)
+    assert found["processes"]["verdict"] == "warn"
     more = {"search.iters": made(runs_dir)["episodes"] + 1}
     running.resume("last", {"settings": more, "runs_dir": runs_dir}, True, tiny_search.parts())
-    with Store.open(runs_dir) as store:
-        begun = sessions.of_run(store, runs.find_run(store, "last").id)
-    assert [session.left_because == sessions.DIED for session in begun] == [True, False]
+    capsys.readouterr()
+    found, _ = findings(runs_dir)
+    figures = found["processes"]["figures"]
+    assert (figures["sessions"], figures["died"]) == (2, 1)
+    assert found["processes"]["verdict"] == "ok"

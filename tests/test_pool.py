@@ -6,6 +6,8 @@ import asyncio
 import os
 import select
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -259,6 +261,23 @@ def test_an_evaluator_that_does_not_start_is_quarantined_until_it_does(
 def test_a_device_that_is_not_here_is_a_usage_error(text):
     with pytest.raises(UsageError, match=r"^--device "):
         EvaluatorPool(CONFIG.model_copy(update={"device": text}))
+
+
+def test_workers_without_a_parent_are_listed():
+    name = "passagent.sandbox.fork_server"
+    program = "import subprocess as s, sys; n = s.DEVNULL; sleep = 'import time; time.sleep(99)'; "
+    program += f"print(s.Popen([sys.executable, '-c', sleep, {name!r}], stdout=n, stderr=n).pid)"
+    started = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True)
+    orphan = int(started.stdout)
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(99)", name])
+    try:
+        if not health._adopts(health._parent(orphan)):
+            pytest.skip("orphans are adopted by another process here")
+        assert orphan in (orphans := health.orphaned_workers()) and child.pid not in orphans
+    finally:
+        os.kill(orphan, signal.SIGKILL)
+        child.kill()
+        child.wait()
 
 
 def test_a_health_check_that_dies_says_why(tmp_path, monkeypatch):

@@ -32,6 +32,7 @@ from passagent.errors import UsageError
 from passagent.evaluator.hardware.devices import find_device
 from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.store import Store, nodes, runs, sessions
+from passagent.view.doctor import examine
 
 pytestmark = pytest.mark.usefixtures("forks")
 
@@ -125,7 +126,8 @@ def test_unexpected_error_of_an_island_is_one_line_and_the_run_goes_on(tmp_path:
             f"passagent: error: {what}; see run.log; everything so far is stored, go on with: "
         )
         assert f"passagent resume {run.id}" in last
-    assert run.state == "failed" and "SystemError: AST constructor recursion depth" in run.stop_reason
+        [finding] = [finding for finding in examine(store, run) if finding.check == "processes"]
+    assert finding.verdict == "fail" and "SystemError: AST constructor recursion depth" in finding.said
     finish(there.start("resume"), there)
     there.check()
 

@@ -114,8 +114,8 @@ def test_pictures_of_a_run_without_candidates_are_left_out_with_a_reason(call, t
 
 def test_every_table_of_a_run_fits_80_columns(call, stored, monkeypatch):  # noqa: F811
     monkeypatch.setenv("COLUMNS", "80")
-    whole = ("runs", "models")  # the others have sentences, too, which the terminal folds
-    for words in ("runs", "status last", "show last", "models", "diff 1 2"):
+    whole = ("runs", "doctor", "models")  # the others have sentences, too, which the terminal folds
+    for words in ("runs", "status last", "show last", "doctor last", "models", "diff 1 2"):
         lines = call(*words.split())[1].splitlines()
         of_tables = [line for line in lines if words.startswith(whole) or line.startswith("  ")]
         assert of_tables and max(map(len, of_tables)) <= 80, words

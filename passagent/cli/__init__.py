@@ -21,7 +21,7 @@ from passagent.sandbox.faults import machine_fault
 GROUPS = {
     "start": ("optimize", "run", "eval"),
     "search": ("resume", "fork", "stop"),
-    "look": ("runs", "status", "show", "diff", "view", "report"),
+    "look": ("runs", "status", "show", "diff", "doctor", "view", "report"),
     "judge": ("check", "plan", "profile", "bench"),
     "deploy": ("extract", "package", "explain", "measure", "best", "library"),
     "data": ("collect", "export", "tasks"),

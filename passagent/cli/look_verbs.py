@@ -1,4 +1,4 @@
-"""The commands that look at what is stored: `show`, `diff`, `view`, `report` and `hints`."""
+"""The commands that look at what is stored: `show`, `diff`, `doctor`, `view`, `report` and `hints`."""
 
 from __future__ import annotations
 
@@ -221,6 +221,20 @@ def diff(
 
     data = diff_data(store, nodes.get_node(store, first), nodes.get_node(store, second))
     return Output(data, diff_text(data))
+
+
+@command(commands)
+def doctor(run: Run, store: Store) -> Output:
+    """Check that the mechanisms of RUN work. Gives figures and advice; exit code 1 if a check failed."""
+    from passagent.store import runs
+    from passagent.view.doctor import examine, findings_text
+
+    record = runs.find_run(store, run)
+    findings = examine(store, record)
+    data = {"run": record.id, "findings": [finding._asdict() for finding in findings]}
+    failed = [finding.check for finding in findings if finding.verdict == "fail"]
+    problem = f"run {record.id}: {len(failed)} of {len(findings)} checks failed: {', '.join(failed)}"
+    return Output(data, findings_text(record, findings), problem if failed else "")
 
 
 @command(commands)

@@ -24,6 +24,7 @@ CHECK_TIMEOUT_S = 90.0
 """For a whole health check, most of which is torch's import, s."""
 MIN_FREE_GIB = 1.0
 """Free memory, host's or GPU's, without which nothing is measured."""
+_FORK_SERVER = "passagent.sandbox.fork_server"
 
 
 def device_state(device: str) -> dict[str, Any]:
@@ -95,6 +96,26 @@ def examine(name: str, uuid: str, quick: bool) -> str | None:
     if problem is None and name.startswith("cuda"):
         problem = _too_little(gpu_state(uuid).get("free_gib", MIN_FREE_GIB), "GPU memory")
     return problem or (None if quick else _kernel(name))
+
+
+def orphaned_workers() -> list[int]:
+    """Fork servers of passagent whose parent is gone: init (or a user's systemd) adopted them."""
+    pids = []
+    for entry in Path("/proc").iterdir():
+        is_ours = entry.name.isdigit() and _FORK_SERVER in _read(entry / "cmdline").split("\0")
+        if is_ours and _adopts(_parent(int(entry.name))):
+            pids.append(int(entry.name))
+    return pids
+
+
+def _adopts(pid: int) -> bool:
+    """Tell whether the process adopts orphans. In a container process 1 may own workers."""
+    if pid == 1:
+        try:
+            return not Path(os.readlink("/proc/1/exe")).name.startswith("python")
+        except OSError:
+            return True  # another user's
+    return _read(Path(f"/proc/{pid}/comm")).strip() == "systemd"
 
 
 def _parent(pid: int) -> int:
