@@ -99,13 +99,11 @@ def test_mistakes_are_told(axpy):
     x = torch.ones(3)
     with pytest.raises(RuntimeError, match=r"axpy does not take shapes \(3,\), \(2,\)"):
         kernel(x, torch.ones(2), 1.0)
-    with pytest.raises(TypeError, match="argument 1 is a str"):
-        kernel(x, "y", 1.0)
     with pytest.raises(KernelBuildError):
         kernel(x, x.double(), 1.0)
     wrong = cpp_kernel(COUNT, "count", lambda start: ({"out": ((3,), torch.int64)}, {"n": "3"}))
-    with pytest.raises(TypeError, match="n of its plan is a str, no number"):
+    with pytest.raises(TypeError, match="count: argument 2 is a str"):
         wrong(1)
     odd = cpp_kernel(COUNT, "count", lambda start: ({"out": ((3,), torch.complex64)}, {"n": 3}))
-    with pytest.raises(TypeError, match=r"output out is a torch\.complex64 tensor"):
+    with pytest.raises(TypeError, match=r"count: argument 1 is a torch\.complex64 tensor"):
         odd(1)

@@ -11,20 +11,20 @@ from interpreting import interpreted
 from test_expert_cuda import source
 
 from passagent.expert.schedule.layouts import memory_order
-from passagent.kernels import launch
+from passagent.kernels import plain
 
 
 @pytest.fixture
 def given(monkeypatch) -> list[tuple[torch.Tensor, ...]]:
-    """What kernels are given: for each variant that is made of one, the arguments that it is made for."""
+    """What kernels are given, in each call."""
     seen: list[tuple[torch.Tensor, ...]] = []
-    add = launch.Launch.add
+    types = plain.argument_types
 
-    def noted(self, args, *how):
+    def noted(name, args, *how):
         seen.append(args)
-        return add(self, args, *how)
+        return types(name, args, *how)
 
-    monkeypatch.setattr(launch.Launch, "add", noted)
+    monkeypatch.setattr(plain, "argument_types", noted)
     return seen
 
 

@@ -50,14 +50,14 @@ def test_a_wheel_finds_its_prompts_knowledge_and_configs(installed, tmp_path):
         "print(sorted(config.presets()), len(roles()) > 3, len(load_hints()) >= 40, bool(search('fusion')))\n"
         "print(resources.find('prompts/system.j2'))\n"
         "from passagent.kernels import toolchain as t\n"
-        "files = ('prelude.h', 'prelude.cuh', 'launch.c', 'host.h', '../plan/replay.c')\n"
+        "files = ('prelude.h', 'prelude.cuh', 'host.h', '../plan/replay.c')\n"
         "print([(t.PRELUDE.parent / name).is_file() for name in files])"
     )
     file, found, prompt, prelude = in_wheel(installed, code, tmp_path).splitlines()
     assert Path(file).is_relative_to(installed)
     assert Path(prompt).is_relative_to(installed)
     assert found == "['default', 'kernel_evolve', 'kernel_foundry', 'passnet', 'teacher'] True True True"
-    assert prelude == "[True, True, True, True, True]"
+    assert prelude == "[True, True, True, True]"
 
 
 def test_a_wheel_that_pip_compiled_hashes_the_prompts_of_the_checkout(installed, tmp_path):

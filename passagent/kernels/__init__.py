@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from passagent.kernels.cpp import cpp_kernel
     from passagent.kernels.cuda import cuda_kernel
-    from passagent.kernels.jit import triton_kernel
+    from passagent.kernels.plain import triton_kernel
 
 __all__ = ["cpp_kernel", "cuda_kernel", "triton_kernel"]
 
-_HOMES = {"cpp_kernel": "cpp", "cuda_kernel": "cuda", "triton_kernel": "jit"}
+_HOMES = {"cpp_kernel": "cpp", "cuda_kernel": "cuda", "triton_kernel": "plain"}
 
 
 def __getattr__(name: str) -> Any:

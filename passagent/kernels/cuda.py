@@ -1,4 +1,4 @@
-"""`cuda_kernel`: a CUDA C++ kernel on CUDA tensors, compiled by NVRTC in half a second, launched cheaply."""
+"""`cuda_kernel`: a CUDA C++ kernel on CUDA tensors, compiled by NVRTC in half a second."""
 
 from __future__ import annotations
 
@@ -9,18 +9,15 @@ import torch
 
 from passagent.kernels import build_cuda, driver, launch
 from passagent.kernels.build import Signature
-from passagent.kernels.cpp import argument_types
 from passagent.kernels.launch import Shape
-
-_Argument = torch.Tensor | int | float | bool
+from passagent.kernels.plain import argument_types
 
 
 class CudaKernel:
     """A kernel `name` of `source`: `kernel[grid, block](*args)` launches it on torch's current stream.
 
     `grid` and `block` are ints or tuples of up to three; a grid with a zero launches nothing. A third number,
-    `kernel[grid, block, shared]`, is a block's dynamic shared memory in bytes. What the subscript gives is a
-    function that may be kept: calling it is the cheapest launch there is. `name` may hold template
+    `kernel[grid, block, shared]`, is a block's dynamic shared memory in bytes. `name` may hold template
     arguments, `"rows<256>"`; type parameters that are left follow from the tensors' dtypes. A tensor arrives
     as a pointer to its first element, a number as the type that the kernel's parameter declares.
 
@@ -32,37 +29,24 @@ class CudaKernel:
 
     def __init__(self, source: str, name: str) -> None:
         self.source, self.name = source, name
-        self._launches: dict[tuple[Shape | int, ...], Callable[..., None]] = {}
         self._loaded: dict[tuple[int, Signature], tuple[int, tuple[str, ...]]] = {}
 
     def __getitem__(self, shape: tuple[Shape | int, ...]) -> Callable[..., None]:
-        function = self._launches.get(shape)
-        if function is None:
-            function = self._launches[shape] = self._launch(shape)
-        return function
+        return functools.partial(self._launch, launch.sizes(self.name, shape))
 
-    def _launch(self, shape: tuple[Shape | int, ...]) -> Callable[..., None]:
-        sizes = launch.sizes(self.name, shape)
-        launches: list[launch.Launch] = []
-        other = functools.partial(self._other, launches, sizes)
-        launches.append(launch.Launch(f"{self.name}[{list(sizes.grid)}, {list(sizes.block)}]", other))
-        return launches[0].function
-
-    def _other(
-        self,
-        launches: list[launch.Launch],
-        sizes: launch.Sizes,
-        *args: _Argument,
-    ) -> bool:
-        """Make a variant for arguments such as these."""
+    def _launch(self, sizes: launch.Sizes, *args: torch.Tensor | int | float | bool) -> None:
         device, where = driver.current_device(), "a kernel takes tensors on the current CUDA device"
-        argument_ctypes = argument_types(self.name, args, lambda tensor: tensor.get_device() == device, where)
-        function, types = self._load(Signature(tuple(argument_ctypes)))
-        for position, (argument, ctype) in enumerate(zip(args, types, strict=True)):
-            _check_fits(self.name, position, argument, ctype)
-        driver.allow_shared(self.name, function, sizes.shared)
-        parameters = [launch.Parameter(ctype, position) for position, ctype in enumerate(types)]
-        return launches[0].add(args, function, sizes, parameters)
+        given = argument_types(self.name, args, lambda tensor: tensor.get_device() == device, where)
+        function, types = self._load(Signature(tuple(given)))
+        values = [a.data_ptr() if isinstance(a, torch.Tensor) else a for a in args]
+        cells = [launch.TYPES[ctype](value) for ctype, value in zip(types, values, strict=True)]
+        for position, (ctype, value, cell) in enumerate(zip(types, values, cells, strict=True)):
+            if "int" in ctype and cell.value != value:
+                message = f"argument {position} ({value}) does not fit its parameter's type"
+                raise OverflowError(f"{self.name}: {message}")
+        if 0 not in sizes.grid:
+            driver.allow_shared(self.name, function, sizes.shared)
+            driver.launch(self.name, function, (*sizes.grid, *sizes.block, sizes.shared), cells)
 
     def _load(self, signature: Signature) -> tuple[int, tuple[str, ...]]:
         """The CUfunction for these types on the current device and its parameters' types, loaded once."""
@@ -77,9 +61,3 @@ class CudaKernel:
 def cuda_kernel(source: str, name: str) -> CudaKernel:
     """The kernel `name` of `source`, to be launched as `kernel[grid, block](*args)`; see CudaKernel."""
     return CudaKernel(source, name)
-
-
-def _check_fits(name: str, position: int, argument: _Argument, ctype: str) -> None:
-    whole = type(argument) is int and ctype not in ("float", "double", "bool")
-    if whole and launch.TYPES[ctype](argument).value != argument:
-        raise OverflowError(f"{name}: argument {position} ({argument}) does not fit its parameter's type")

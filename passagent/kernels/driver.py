@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -27,11 +28,6 @@ def functions() -> dict[str, Any]:
         "copy": cuda.cuMemcpyDtoDAsync_v2,
         "encode": cuda.cuTensorMapEncodeTiled,
     }
-
-
-def empty(size: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """A contiguous tensor on the current device."""
-    return torch.empty(size, dtype=dtype, device="cuda")
 
 
 def device() -> torch.device:
@@ -77,6 +73,19 @@ def allow_clusters(name: str, function: int, blocks: int) -> None:
     if blocks > _PORTABLE:
         code = _driver().cuFuncSetAttribute(ctypes.c_void_p(function), _NON_PORTABLE_CLUSTER, 1)
         _check(f"{name} in clusters of {blocks} blocks", code)
+
+
+def launch(name: str, function: int, sizes: Sequence[int], cells: Sequence[Any]) -> None:
+    """Launch a kernel on the current stream with the parameters in `cells`, values of ctypes.
+
+    `sizes`: grid (3), block (3) and shared memory. Raises RuntimeError in CUDA's words.
+    """
+    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+    pointers = (ctypes.c_void_p * len(cells))(*map(ctypes.addressof, cells))
+    code = _driver().cuLaunchKernel(
+        ctypes.c_void_p(function), *map(ctypes.c_uint, sizes), stream, pointers, None
+    )
+    _check(name, code)
 
 
 def version() -> int:

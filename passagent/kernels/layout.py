@@ -10,7 +10,6 @@ import torch
 Order = tuple[int, ...]
 """`(0, 2, 1)`: of three dimensions the middle one is innermost. Empty: row-major."""
 
-# RANK of launch.c.
 LONGEST = 15
 """Dimensions that an order names, at most."""
 

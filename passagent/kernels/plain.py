@@ -1,8 +1,8 @@
-"""`cpp_kernel` and `triton_kernel` with nothing beneath but GCC, ctypes and Triton's own launch.
+"""How a pass's function calls a kernel: through ctypes, or by Triton's own launch.
 
-What `passagent best --standalone` writes beside a pass is made of this file: it takes the same sources and
-plans and computes the same. It shuts no compiler in and checks no source, and a launch takes some
-microseconds more.
+No measured call goes this way: an evaluation and a package replay plans (plan/replay.py). What `passagent
+best --standalone` writes beside a pass is made of this file, too; its `cpp_kernel` shuts no compiler in and
+checks no source.
 """
 
 from __future__ import annotations
@@ -22,10 +22,27 @@ from typing import Any
 
 import torch
 
-from passagent.kernels.cpp import CTYPES, SCALARS
 from passagent.kernels.layout import Like, Order, laid, orders, row_major, seen, strides
 from passagent.kernels.toolchain import FLAGS, HEADERS, LIBRARIES, NOTHING, PRELUDE_TEXT, processor
 from passagent.sandbox.cache import cache_dir
+
+CTYPES = {
+    torch.float32: "float*",
+    torch.float64: "double*",
+    torch.float16: "float16*",
+    torch.bfloat16: "bfloat16*",
+    torch.int64: "int64_t*",
+    torch.int32: "int32_t*",
+    torch.int16: "int16_t*",
+    torch.int8: "int8_t*",
+    torch.uint8: "uint8_t*",
+    torch.bool: "bool*",
+}
+SCALARS = {
+    int: ("int64_t", ctypes.c_int64),
+    float: ("double", ctypes.c_double),
+    bool: ("bool", ctypes.c_bool),
+}
 
 
 def cpp_kernel(
@@ -40,12 +57,23 @@ def cpp_kernel(
     outputs by name, which follow the arguments and are returned, and numbers, which follow the outputs.
     `order` says how a parameter lies in memory: the order of its dimensions, outermost first.
     """
-    entries: dict[tuple[str, ...], Any] = {}
+    return cpp_calls(lambda types: _entry(source, name, types), name, plan, order)
+
+
+def cpp_calls(
+    build: Callable[[tuple[str, ...]], Callable[..., int]],
+    name: str,
+    plan: Callable[..., Any] | None,
+    order: Mapping[str, Iterable[int]] | None,
+) -> Callable[..., Any]:
+    """Return what `cpp_kernel` gives; `build` makes the function for arguments of some C types."""
+    entries: dict[tuple[str, ...], Callable[..., int]] = {}
 
     def run(*args: Any) -> None:
-        types = tuple(_ctype(name, argument) for argument in args)
+        where = "a C++ kernel takes tensors in the host's memory"
+        types = tuple(argument_types(name, args, lambda tensor: tensor.is_cpu, where))
         if types not in entries:
-            entries[types] = _entry(source, name, types)
+            entries[types] = build(types)
         if entries[types](*(a.data_ptr() if isinstance(a, torch.Tensor) else a for a in args)):
             raise IndexError(f"index out of range in self (kernel {name})")
 
@@ -62,11 +90,29 @@ def cpp_kernel(
 def triton_kernel(
     plan: Callable[..., Any], order: Mapping[str, Iterable[int]] | None = None, **options: Any
 ) -> Callable[[Any], Callable[..., Any]]:
-    """Make a `@triton.jit` kernel a function that allocates its outputs and launches it.
+    """Make a `@triton.jit` kernel a function that makes its outputs and launches it on the current stream.
 
-    The plan gets shapes, dtypes and numbers. It returns the grid, the outputs by name, and the other
-    parameters and options of Triton by name; `options` hold for every plan. `order` says how a parameter
-    lies in memory: the order of its dimensions, outermost first.
+        def _plan(x, y):
+            n = x.numel()
+            return triton.cdiv(n, 1024), {"out": x}, {"n": n, "BLOCK": 1024, "num_warps": 4}
+
+        @triton_kernel(_plan)
+        @triton.jit
+        def add(x, y, out, n, BLOCK: tl.constexpr): ...
+
+        out = add(x, y)
+
+    A call gives the kernel's first parameters by position. The plan is called with what it may know of them:
+    shape and dtype of a tensor, a number as it is; once for each combination of those. It returns the grid
+    (an int or a tuple of up to three), the outputs by name (shaped, typed and laid out like an input, or as
+    (shape, dtype)), and the other parameters and options of Triton by name; `options` hold for every plan. A
+    call returns the outputs in the plan's order: a tensor, or a tuple where there are several.
+
+    The kernel sees contiguous memory: of a tensor that is not contiguous it is given a copy. `order` says of
+    which parameters the dimensions lie in another order: `order={"x": (0, 2, 1)}` for an x that is the
+    transpose of a contiguous tensor. The kernel is given what lies so as it is, and all else as a copy that
+    does. An output as (shape, dtype, order) lies in that order, unless something had to be copied: then all
+    are contiguous.
     """
 
     def decorate(kernel: Any) -> Callable[..., Any]:
@@ -119,19 +165,33 @@ def _planned(
     return call
 
 
-def _ctype(name: str, argument: Any) -> str:
-    """The C type that an argument arrives as."""
-    if isinstance(argument, torch.Tensor) and argument.is_cpu and argument.dtype in CTYPES:
-        return CTYPES[argument.dtype]
-    if type(argument) in SCALARS:
-        return SCALARS[type(argument)][0]
-    what = (
-        f"a {argument.dtype} tensor on {argument.device}" if isinstance(argument, torch.Tensor) else argument
-    )
-    raise TypeError(f"{name}: is given {what!r:.80}; it takes CPU tensors, ints, floats and bools")
+def argument_types(
+    name: str, args: Sequence[Any], is_here: Callable[[torch.Tensor], bool], where: str
+) -> list[str]:
+    """The C types that the arguments of kernel `name` arrive as, in C++ as in CUDA C++.
+
+    Raises TypeError for one that C has no type for, or a tensor that is not here; `where` says what is.
+    """
+    types = []
+    for position, argument in enumerate(args):
+        what = f"{name}: argument {position}"
+        if isinstance(argument, torch.Tensor):
+            if not is_here(argument):
+                raise TypeError(f"{what} is a {argument.dtype} tensor on {argument.device}; {where}")
+            if argument.dtype not in CTYPES:
+                no_type = "for which C has no type; pass a view of another dtype"
+                raise TypeError(f"{what} is a {argument.dtype} tensor, {no_type}")
+            types.append(CTYPES[argument.dtype])
+        elif type(argument) is int and not -(1 << 63) <= argument < 1 << 63:
+            raise TypeError(f"{what} is an int beyond 64 bits")
+        elif type(argument) in SCALARS:
+            types.append(SCALARS[type(argument)][0])
+        else:
+            raise TypeError(f"{what} is a {type(argument).__name__}; pass tensors, ints, floats or bools")
+    return types
 
 
-def _entry(source: str, name: str, types: tuple[str, ...]) -> Any:
+def _entry(source: str, name: str, types: tuple[str, ...]) -> Callable[..., int]:
     """The built function for arguments of these types."""
     # HEADERS are read already, NOTHING is empty.
     headers = "|".join(map(re.escape, HEADERS | NOTHING))
@@ -142,13 +202,13 @@ def _entry(source: str, name: str, types: tuple[str, ...]) -> Any:
     visible = '__attribute__((visibility("default")))'
     call = f'extern "C" {visible} int passagent_entry({parameters}) {{ return {called}; }}\n'
     entry = ctypes.CDLL(str(_built(f'{head}\n#line 1 "{name}.cpp"\n{source}\n{call}', name))).passagent_entry
-    entry.argtypes = [ctypes.c_void_p if ctype.endswith("*") else _scalar(ctype) for ctype in types]
-    entry.restype = ctypes.c_int
-    return entry
+    entry.argtypes = [passed_as(ctype) for ctype in types]
+    return entry  # type: ignore[no-any-return]
 
 
-def _scalar(ctype: str) -> Any:
-    return next(kind for word, kind in SCALARS.values() if word == ctype)
+def passed_as(ctype: str) -> Any:
+    """Return the type of ctypes that an argument of a C type is passed as."""
+    return next((kind for word, kind in SCALARS.values() if word == ctype), ctypes.c_void_p)
 
 
 def _built(text: str, name: str) -> Path:

@@ -10,10 +10,10 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from passagent import kernels
-from passagent.kernels import cpp, cuda, jit, layout
-from passagent.kernels.cpp import argument_types
+from passagent.kernels import cpp, cuda, layout, plain
 from passagent.kernels.launch import sizes, three
 from passagent.kernels.layout import Like, Order, strides
+from passagent.kernels.plain import argument_types
 from passagent.plan.model import Launch, NativeKernel, Parameter
 from passagent.plan.recording_session import Recorder, Session
 
@@ -57,7 +57,7 @@ def install(recorder: Recorder) -> None:
         return decorate
 
     for name, function in (("cpp", cpp_kernel), ("cuda", cuda_kernel), ("triton", triton_kernel)):
-        home = {"cpp": cpp, "cuda": cuda, "triton": jit}[name]
+        home = {"cpp": cpp, "cuda": cuda, "triton": plain}[name]
         setattr(home, f"{name}_kernel", function)
         setattr(kernels, f"{name}_kernel", function)
 

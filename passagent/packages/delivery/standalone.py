@@ -17,7 +17,7 @@ from passagent.packages.delivery.linker import link
 _MODULE = HELPER.removesuffix(".py")
 _OFFERED = ("cpp_kernel", "triton_kernel")
 _SOURCES = (
-    "passagent.kernels.plain", "passagent.kernels.cpp", "passagent.kernels.layout", "passagent.sandbox.cache",
+    "passagent.kernels.plain", "passagent.kernels.layout", "passagent.sandbox.cache",
     "passagent.kernels.toolchain",
 )  # fmt: skip
 """Modules that the file is made of."""
