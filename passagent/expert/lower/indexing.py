@@ -155,7 +155,7 @@ def arange(c: Call, start: Any, end: Any = None, step: Any = 1, **kwargs: Any) -
 
 @lowers("linspace")
 def linspace(c: Call, start: float, end: float, steps: Any, **kwargs: Any) -> Value:
-    """As eager: the first half is counted from the start, the other from the end."""
+    """Count the first half from the start and the other from the end, as eager does."""
     axis = c.trace.axis(as_size(steps))
     index, count = c.trace.index(axis), c.trace.constant(axis.size)
     step = (end - start) / max(count - 1, 1)

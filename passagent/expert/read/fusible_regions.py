@@ -313,7 +313,7 @@ class Costs:
 
 
 COSTS = {"cpu": Costs(2.0, 1.0, 1.5, 1e4), "cuda": Costs(7.0, 1.5, 5.1, 4e6)}
-"""Operator and launch as `benchmarks/launch_cost.py` measured them on an H200; the rest is estimated."""
+"""Operator and launch as measured on an H200; the rest is estimated."""
 
 MOST_RECOMPUTED = 9
 """Elements of a window up to which what it reads is computed in the same kernel, once for each."""
