@@ -6,6 +6,7 @@ in a thousand finds is no reason to refuse another change. `--hypothesis-profile
 
 import os
 import sys
+from functools import partial
 
 import pytest
 from command import call  # noqa: F401
@@ -53,6 +54,18 @@ def forks():
 def recorder(forks):
     """It, for recordings."""
     return forks
+
+
+@pytest.fixture
+def no_kernels(monkeypatch):
+    """Inductor calls a graph's operators as they are after all passes, and compiles no kernel."""
+    from functorch.compile import make_boxed_func
+    from torch._inductor import compile_fx
+
+    plain = partial(
+        compile_fx.compile_fx, inner_compile=lambda graph, _, **__: make_boxed_func(graph.forward)
+    )
+    monkeypatch.setattr(compile_fx, "compile_fx", plain)
 
 
 class Lent:
