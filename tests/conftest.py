@@ -15,7 +15,7 @@ from hypothesis import settings
 # Inductor starts no process that imports torch, to compile or to look what the processor can do.
 os.environ |= {"TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_VEC_ISA_OK": "1"}
 
-settings.register_profile("passagent", deadline=None, derandomize=True, max_examples=50)
+settings.register_profile("passagent", deadline=None, derandomize=True, max_examples=25)
 settings.register_profile("explore", deadline=None)
 settings.load_profile("passagent")
 
@@ -62,10 +62,13 @@ def no_kernels(monkeypatch):
     from functorch.compile import make_boxed_func
     from torch._inductor import compile_fx
 
+    from passagent.packages import deployed
+
     plain = partial(
         compile_fx.compile_fx, inner_compile=lambda graph, _, **__: make_boxed_func(graph.forward)
     )
-    monkeypatch.setattr(compile_fx, "compile_fx", plain)
+    for module in (compile_fx, deployed):
+        monkeypatch.setattr(module, "compile_fx", plain)
 
 
 class Lent:

@@ -123,7 +123,7 @@ def test_trials_do_not_know_of_each_other(call, server, tmp_path):
 
     By a preset that shows hints and past tasks, too.
     """
-    write_tasks(tmp_path / "tasks", 3)
+    write_tasks(tmp_path / "tasks", 2)
 
     def asked(*words: object) -> dict[object, str]:
         before = len(server.requests)
@@ -133,7 +133,7 @@ def test_trials_do_not_know_of_each_other(call, server, tmp_path):
 
     once = asked("--parallel", 1, "--runs-dir", "one")
     again = asked("--parallel", 6, "--runs-dir", "two")
-    assert len(once) == 6 * STEPS
+    assert len(once) == 4 * STEPS
     assert once == again
     with Store.open("two") as store:
         assert store.rows("SELECT * FROM hint_uses") == []

@@ -304,7 +304,7 @@ def test_errors_of_the_system_are_named_and_others_are_not():
         raise ValueError("other")
 
 
-def test_what_a_candidate_says_of_the_machine_is_not_believed(small, tmp_path, monkeypatch):
+def test_what_a_candidate_says_of_the_machine_is_not_believed(small, referee_inside, tmp_path, monkeypatch):
     monkeypatch.setenv("PASSAGENT_LEASES", str(tmp_path))
     words = "; ".join(map(os.strerror, (errno.ENOSPC, errno.EROFS, errno.ENOMEM)))
     bad = tiny.candidate(setup=f"{tiny.KERNEL}\nraise RuntimeError({words!r})")

@@ -362,7 +362,7 @@ def test_shipped_and_own_passes_are_tried_first_and_kept_where_they_pay(tmp_path
         pa.optimize(model, image, **given)
 
 
-def test_a_package_for_several_inputs_is_compiled_for_each(tmp_path, monkeypatch):
+def test_a_package_for_several_inputs_is_compiled_for_each(tmp_path, monkeypatch, no_kernels):
     model, images = nn.Conv2d(3, 8, 4, 4).eval(), [torch.randn(size, 3, 16, 16) for size in (2, 5)]
     monkeypatch.setattr(optimizing, "measure_model", lambda *_: measured_at(1.2))
     monkeypatch.setattr(RegionSearches, "run", lambda *_: asyncio.sleep(0))

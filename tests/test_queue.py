@@ -39,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("forks")
 
 def test_random_kills_leave_the_same_tree(tmp_path: Path) -> None:
     """checks/test_kills.py has thirty of them."""
-    random_kills(tmp_path, kills=6, iters=12)
+    random_kills(tmp_path, kills=3, iters=8)
 
 
 def random_kills(tmp_path: Path, kills: int, iters: int) -> None:

@@ -24,7 +24,7 @@ sys.modules["passagent"] = None
 import importlib
 import torch
 
-for dtype in (torch.float32, torch.bfloat16):
+for dtype in (torch.bfloat16,):
     written = importlib.import_module(sys.argv[1])
     x, y = torch.randn(2, 3, 70).to(dtype).unbind()
     got = written.replacement_func()(*written.replacement_args(x, y))
@@ -117,15 +117,14 @@ template <class T> void scaled(const T* x, T* out, int64_t n, double factor, boo
 """
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_plain_kernel_computes_and_lays_out_as_the_other(dtype):
+def test_a_plain_kernel_computes_and_lays_out_as_the_other():
     def plan(x):
         return {"out": x}, {"n": x.numel(), "factor": 0.5, "negated": True}
 
     def taken(make):
         return make(SCALED, "scaled", plan, {"x": (0, 2, 1)})
 
-    x = torch.randn(2, 3, 4).to(dtype)
+    x = torch.randn(2, 3, 4).bfloat16()
     ours, theirs = taken(plain.cpp_kernel), taken(cpp_kernel)
     for given in (x, x.transpose(1, 2), x[:, ::2]):
         have, want = ours(given), theirs(given)
