@@ -181,7 +181,7 @@ def test_a_data_set_of_one_run(searched, place, tmp_path):
 
 
 @pytest.mark.long
-def test_a_benchmark(small, tmp_path):
+def test_a_benchmark(small, referee_inside, tmp_path):
     tiny.candidate().write(tmp_path / "passes" / small.name)
     words = {"compiler": ["eager", "pass_dir"], "pass_dir": str(tmp_path / "passes"), "settings": QUICK}
     found = pa.bench([str(small)], out=str(tmp_path / "kept"), **words)
@@ -203,7 +203,7 @@ def test_a_candidate_is_a_directory_files_or_a_plan(evaluator, small, tmp_path):
 
 
 @pytest.mark.long
-def test_what_is_kept_is_found_again_and_measured_when_asked(small, tmp_path, monkeypatch):
+def test_what_is_kept_is_found_again_and_measured_when_asked(small, referee_inside, tmp_path, monkeypatch):
     settings = {key: value for key, value in QUICK.items() if key[0] == "e"}
     monkeypatch.setattr(timing, "UNSTABLE", 10.0)  # what is unstable is never found again
     with pa.Evaluator(settings=settings, runs_dir=tmp_path) as evaluator:

@@ -159,7 +159,7 @@ def assert_no_secret(out: Path, runs_dir: Path) -> None:
 
 
 def test_killed_and_resumed(tmp_path: Path) -> None:
-    """checks/test_kills.py does it twelve times."""
+    """checks/test_kills.py does it six times."""
     random_kills(tmp_path, kills=3, iters=8)
 
 

@@ -306,7 +306,7 @@ def test_a_pass_of_operators_is_deployed_as_operators(joined):
 
 
 @pytest.mark.long
-def test_it_trains(joined):
+def test_it_trains(joined, no_kernels):
     torch.manual_seed(0)
     model, x = TwoLinears(), torch.randn(6, 16)
     expected = torch.autograd.grad(model(x).sum(), [model.w, model.v])

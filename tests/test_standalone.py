@@ -14,7 +14,6 @@ from exported import as_a_model_writes, delivered, is_clean, written
 from passagent.errors import UsageError
 from passagent.evaluator.candidate import HELPER, MANIFEST, Candidate
 from passagent.kernels import cpp_kernel, plain
-from passagent.kernels.cpp import CTYPES
 from passagent.packages.delivery.standalone import helper, standalone
 
 WITHOUT_US = """
@@ -133,9 +132,9 @@ def test_a_plain_kernel_computes_and_lays_out_as_the_other():
 
 
 @pytest.mark.long
-def test_a_template_takes_every_dtype():
+def test_a_template_takes_other_dtypes():
     source = "template <class T> void same(const T* x, T* out, int64_t n) { std::copy(x, x + n, out); }"
-    for dtype in CTYPES:
+    for dtype in (torch.float16, torch.int16, torch.bool):
         x = torch.arange(8).to(dtype)
         out = torch.empty_like(x)
         plain.cpp_kernel(source, "same")(x, out, 8)
