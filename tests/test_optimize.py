@@ -251,7 +251,7 @@ def test_without_a_compiler_nothing_is_measured(call, monkeypatch, tmp_path):
 
 
 @pytest.mark.long
-def test_a_model_is_optimized_gone_on_with_and_remembered(tmp_path, referee_inside, no_kernels):
+def test_a_model_is_optimized_gone_on_with_and_remembered(tmp_path, referee_inside):
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64)).eval(), torch.randn(4, 64)
     told, library = [], tmp_path / "library.db"
@@ -362,7 +362,7 @@ def test_shipped_and_own_passes_are_tried_first_and_kept_where_they_pay(tmp_path
         pa.optimize(model, image, **given)
 
 
-def test_a_package_for_several_inputs_is_compiled_for_each(tmp_path, monkeypatch, no_kernels):
+def test_a_package_for_several_inputs_is_compiled_for_each(tmp_path, monkeypatch):
     model, images = nn.Conv2d(3, 8, 4, 4).eval(), [torch.randn(size, 3, 16, 16) for size in (2, 5)]
     monkeypatch.setattr(optimizing, "measure_model", lambda *_: measured_at(1.2))
     monkeypatch.setattr(RegionSearches, "run", lambda *_: asyncio.sleep(0))

@@ -1,3 +1,0 @@
-"""Imports torch."""
-
-import torch as t  # noqa: F401
