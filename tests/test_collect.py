@@ -30,7 +30,6 @@ from paid_collection import (
     STEPS,
     brain,
     check_ledger,
-    collect_with_kills,
     pairs_in,
     start,
     write_tasks,
@@ -74,13 +73,6 @@ def server(monkeypatch) -> Iterator[WireServer]:
     with WireServer(brain) as one:
         monkeypatch.setenv("OPENAI_BASE_URL", f"{one.url}/v1")
         yield one
-
-
-@pytest.mark.long
-def test_killed_at_random_moments_and_gone_on_with(tmp_path: Path) -> None:
-    lost = collect_with_kills(tmp_path, write_tasks(tmp_path / "tasks", 4), count=2, kills=3, seed=1)
-    assert 0 < lost <= 3 * 4
-    assert "0 of them made before" in (tmp_path / "out").read_text()
 
 
 # What is collected
