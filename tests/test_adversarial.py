@@ -50,7 +50,12 @@ ADVICE = re.compile(r"[;:,] \w+")
 """A message goes on after what is wrong: with what to do instead."""
 
 
-BOTH = {"plan_counts_its_calls", "fast_path_by_shape", "cache_by_shape"}
+BOTH = {
+    "cache_by_shape",
+    "fast_path_by_shape",
+    "keeps_memory_beside_a_view_of_a_table",
+    "plan_counts_its_calls",
+}
 """Cases that are about the second graph of a task. Others need one to be told, the last."""
 
 

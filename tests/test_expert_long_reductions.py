@@ -65,10 +65,8 @@ def test_what_programs_share_equals_eager_in_the_interpreter():
             (lambda x: torch.isinf(x).any(), [one]),
             (lambda x: x.amin((1, 2)) + x.abs().mean((1, 2)), [r(2, 300, 131).bfloat16()]),
             (lambda x: (x - x.mean()) / x.std(), [r(300, 131)]),
-            (lambda x: (x * 2.0).sum(1), [r(2, 1500, 50).abs()]),
             (lambda x: x.mul_(2.0).sum(), [r(300, 131).abs()]),
             (lambda x: torch.max(x, 1), [r(2, 1500, 50).round()]),
-            (lambda x: x.half().argmax(-1), [r(2, 33000)]),
         ]
         for function, inputs in cases:
             authored = held(function, inputs, "cuda")
