@@ -108,10 +108,11 @@ def test_what_cannot_be_done_without_is_said(line, said):
 SCALED = """
 #include <vector>
 #include <iostream>
-template <class T> void scaled(const T* x, T* out, int64_t n, double factor, bool negated) {
+template <class T> int scaled(const T* x, T* out, int64_t n, double factor, bool negated) {
   std::vector<float> row(n);
   load_f32(row.data(), x, n);
   for (int64_t i = 0; i < n; ++i) out[i] = row[i] * factor * (negated ? -1 : 1);
+  return n > 24;
 }
 """
 
@@ -129,6 +130,9 @@ def test_a_plain_kernel_computes_and_lays_out_as_the_other():
         have, want = ours(given), theirs(given)
         assert torch.equal(have, want) and have.stride() == want.stride()
         torch.testing.assert_close(have.float(), -0.5 * given.float(), atol=1e-2, rtol=1e-2)
+    for kernel in (ours, theirs):
+        with pytest.raises(IndexError, match=r"index out of range in self \(kernel scaled\)"):
+            kernel(torch.zeros(2, 3, 5).bfloat16())
 
 
 @pytest.mark.long
