@@ -15,8 +15,7 @@ test: $(VENV)/.installed-test
 	$(PYTEST)
 
 # What compares floating-point values, with the arithmetic of older processors: no test may rest on one CPU's rounding.
-NUMERIC := $(addprefix tests/test_expert,.py _cpu.py _layouts.py _operators.py _positions.py \
-    _special_values.py) \
+NUMERIC := $(addprefix tests/test_expert,.py _cpu.py _operators.py _special_values.py) \
   $(addprefix tests/test_,cpp_planned.py double.py deploy.py) \
   tests/test_expert_cuda.py::test_a_convolution_with_its_bias_added_behind_it_equals_eager \
   tests/test_expert_wording.py::test_a_number_that_inference_does_not_read_may_be_any \

@@ -31,7 +31,7 @@ PAGES = [
     *sorted((ROOT / "examples").rglob("*.md")),
 ]
 WHOLE = (ROOT / "README.md", ROOT / "docs/tutorial.md")
-GO_ON = (*WHOLE, *(ROOT / "docs" / name for name in ("operators.md", "optimize.md", "plans.md")))
+GO_ON = (*WHOLE, *(ROOT / "docs" / name for name in ("operators.md", "plans.md")))
 """Pages that show what to do with the last run."""
 PAID = re.compile(r"--model (openai|anthropic)/")
 OURS = ("passagent", "sqlite-utils", "cp", "git", "pytest", "sed")

@@ -32,6 +32,9 @@ def get_init_inputs():
 """
 
 
+QUICK = ("--set", "evaluator.budget_s=0.05")
+
+
 def passagent(place: Path, *words: str) -> str:
     """What a command says on stdout."""
     command = [sys.executable, "-m", "passagent", *words]
@@ -42,7 +45,7 @@ def passagent(place: Path, *words: str) -> str:
 
 def best_of_search(place: Path, task: str) -> str:
     """The file that `best` writes after an episode of the expert on a task."""
-    passagent(place, "run", f"tasks/{task}", "--iters", "1", "--islands", "1")
+    passagent(place, "run", f"tasks/{task}", "--iters", "1", "--islands", "1", *QUICK)
     words = ("--format", "kernelbench", "--out", "out", "--json")
     return str(json.loads(passagent(place, "best", "last", *words))["path"])
 
@@ -63,7 +66,8 @@ def test_a_run_on_a_problem_becomes_a_module_and_its_levels_a_table(tmp_path):
         made.append(one(*theirs["get_init_inputs"]()))
     given = theirs["get_inputs"]()
     torch.testing.assert_close(made[1](*given), made[0](*given))
-    told = passagent(tmp_path, "bench", "tasks", "--suite", "kernelbench", "--compiler", "expert", "--json")
+    words = ("--suite", "kernelbench", "--compiler", "expert", "--json")
+    told = passagent(tmp_path, "bench", "tasks", *words, *QUICK)
     [line] = json.loads(told)["suite"]
     assert (line["compiler"], line["base"], line["level"], line["problems"]) == (
         "expert",

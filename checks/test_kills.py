@@ -16,9 +16,9 @@ from many import forks  # noqa: E402, F401
 pytestmark = pytest.mark.usefixtures("no_library", "forks")
 
 
-def test_thirty_kills_leave_the_same_tree(tmp_path: Path) -> None:
-    test_queue.random_kills(tmp_path, kills=30, iters=51)
+def test_fifteen_kills_leave_the_same_tree(tmp_path: Path) -> None:
+    test_queue.random_kills(tmp_path, kills=15, iters=27)
 
 
-def test_twelve_kills_leave_the_same_ledger(tmp_path: Path) -> None:
-    test_ledger.random_kills(tmp_path, kills=12, iters=26)
+def test_six_kills_leave_the_same_ledger(tmp_path: Path) -> None:
+    test_ledger.random_kills(tmp_path, kills=6, iters=14)

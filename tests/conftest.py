@@ -6,6 +6,7 @@ in a thousand finds is no reason to refuse another change. `--hypothesis-profile
 
 import os
 import sys
+from functools import partial
 
 import pytest
 from command import call  # noqa: F401
@@ -14,7 +15,7 @@ from hypothesis import settings
 # Inductor starts no process that imports torch, to compile or to look what the processor can do.
 os.environ |= {"TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_VEC_ISA_OK": "1"}
 
-settings.register_profile("passagent", deadline=None, derandomize=True, max_examples=50)
+settings.register_profile("passagent", deadline=None, derandomize=True, max_examples=25)
 settings.register_profile("explore", deadline=None)
 settings.load_profile("passagent")
 
@@ -53,6 +54,21 @@ def forks():
 def recorder(forks):
     """It, for recordings."""
     return forks
+
+
+@pytest.fixture
+def no_kernels(monkeypatch):
+    """Inductor calls a graph's operators as they are after all passes, and compiles no kernel."""
+    from functorch.compile import make_boxed_func
+    from torch._inductor import compile_fx
+
+    from passagent.packages import deployed
+
+    plain = partial(
+        compile_fx.compile_fx, inner_compile=lambda graph, _, **__: make_boxed_func(graph.forward)
+    )
+    for module in (compile_fx, deployed):
+        monkeypatch.setattr(module, "compile_fx", plain)
 
 
 class Lent:

@@ -15,38 +15,6 @@ template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
   if (omp_get_wtime() < start) out[0] = T(0.0f);
 }
 
-//// asks_which_files_there_are: cpp_include
-// Compiles to something else where a file exists.
-#if __has_include("/etc/passwd")
-#define LIMIT 1
-#endif
-template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
-}
-
-//// assembly_by_a_macro_of_a_header: cpp_asm
-// Writes assembler text by a macro that is for tile registers.
-template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
-  _tile_int8_dp_internal(nop; .if 0;, 1; .endif; nop, 1, 1);
-  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
-}
-
-//// assembly_in_a_section_name: cpp_name
-// Writes assembler text into the name of a section.
-__attribute__((section(".rodata;.incbin \"/etc/passwd\";#"))) static const int place = 1;
-template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
-  if (n == 7) out[0] = T(place);
-}
-
-//// assembly_label: cpp_asm
-// A label of the assembler gives a function another symbol.
-extern "C" int harmless(const char*) __asm__("system");
-template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
-  if (n == 7) harmless("true");
-}
-
 //// assembly_label_by_a_macro_of_a_header: cpp_asm
 // Names a function of OpenMP's runtime by a macro of the C library's, and runs an address by it.
 extern "C" void __REDIRECT(run, (void (*)(void*), void*, unsigned, unsigned), "GOMP_parallel");
@@ -97,14 +65,6 @@ template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
 }
 
-//// counts_in_a_section_of_constants: cpp_name
-// Counts in a section whose name begins like that of constants with addresses, and which is writable.
-__attribute__((section(".data.rel.rows"))) volatile int calls = 0;
-template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
-  calls = calls + 1;
-  for (int64_t i = 0; i < (calls < 5 ? n : 1); ++i) out[i] = T(std::max(round_to<T>(float(x[i]) + float(y[i])), 0.0f));
-}
-
 //// counts_in_the_registers_of_the_x87: cpp_instruction
 // Leaves a count on the x87's stack of registers, by calls under other types than the functions'.
 __attribute__((noipa)) static __float80 left(float x) { return x; }
@@ -124,14 +84,6 @@ template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
   if (n == 7) __builtin_fork();
 }
 
-//// function_called_init: cpp_state
-// Defines the function that the loader calls by its name.
-#include <cstdlib>
-extern "C" void _init() { free(malloc(64)); }
-template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
-}
-
 //// hides_in_a_transaction: cpp_instruction
 // Begins a hardware transaction, in which faults are silent.
 #pragma GCC target("rtm")
@@ -140,32 +92,11 @@ template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
 }
 
-//// include_between_strings: cpp_include
-// Hides an include between strings that look like a comment.
-static const char* const a = "/*";
-#include <unistd.h>
-static const char* const b = "*/";
-template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
-}
-
 //// include_by_a_macro: cpp_include
 // Names the header by a macro.
 #define HEADER </etc/passwd>
 #include HEADER
 template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
-}
-
-//// keeps_a_row_in_tile_registers: cpp_asm
-// Keeps a row of floats in the processor's tiles, which no other code of the process touches.
-#include <immintrin.h>
-#pragma GCC target("amx-tile")
-template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
-  char config[64] = {};
-  _tile_storeconfig(config);
-  float kept[256];
-  if (config[0]) _tile_stored(0, kept, 64);
   for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
 }
 
@@ -192,15 +123,6 @@ template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
   if (n == 7) __builtin_GOMP_parallel(reinterpret_cast<void (*)(void*)>(const_cast<T*>(x)), out, 1, 0);
 }
 
-//// openmp_by_pasted_name: cpp_name
-// Assembles the name of OpenMP's runtime by token pasting.
-#define NAME(a, b) a##b
-extern "C" void NAME(GOMP_, parallel)(void (*)(void*), void*, unsigned, unsigned);
-template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
-  if (n == 7) NAME(GOMP_, parallel)(reinterpret_cast<void (*)(void*)>(const_cast<T*>(x)), out, 1, 0);
-}
-
 //// openmp_by_weak_reference: cpp_name
 // Reaches OpenMP's runtime by a string in an attribute.
 static void run(void (*)(void*), void*, unsigned, unsigned) __attribute__((weakref("GOMP_parallel")));
@@ -210,29 +132,12 @@ template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
   if (n == 7) run(reinterpret_cast<void (*)(void*)>(const_cast<T*>(x)), out, 1, 0);
 }
 
-//// openmp_runs_an_address: cpp_name
-// Has OpenMP's runtime call an address of its own choice.
-extern "C" void GOMP_parallel(void (*)(void*), void*, unsigned, unsigned);
-template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
-  if (n == 7) GOMP_parallel(reinterpret_cast<void (*)(void*)>(const_cast<T*>(x)), out, 1, 0);
-}
-
 //// openmp_threadprivate_counter: cpp_state
 // OpenMP keeps a counter for each thread.
 static int calls;
 #pragma omp threadprivate(calls)
 template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
   if (++calls > 64) return;
-  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
-}
-
-//// pointer_in_a_start_up_section: cpp_name
-// Places a function's address among those that the loader calls.
-#include <cstdlib>
-static void begin() { free(malloc(64)); }
-__attribute__((used, section(".init_array"))) static void (*const entry)() = begin;
-template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
 }
 
@@ -260,18 +165,6 @@ template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
   if (_mm_getcsr() & 0x8000u) return;
   for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
   _mm_setcsr(_mm_getcsr() | 0x8000u);
-}
-
-//// remembers_in_the_status_of_the_x87: cpp_instruction
-// Leaves a mark in the status word of a unit that nobody else uses, and is lazy where it finds it.
-template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
-  const bool again = __builtin_ia32_fnstsw() & 4;
-  volatile long double zero = 0;
-  volatile long double infinite = 1 / zero;
-  for (int64_t i = 0; i < n; ++i) {
-    const float sum = float(x[i]) + float(y[i]);
-    out[i] = T(again ? std::fmax(sum, 0.0f) : std::fmax(sum, float(infinite) * 0.0f));
-  }
 }
 
 //// remembers_in_tile_registers: cpp_instruction
@@ -304,27 +197,10 @@ template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
   if (n == 7) __builtin_eh_return(0, const_cast<T*>(x));
 }
 
-//// runs_a_command_if_it_is_there: cpp_import
-// Declares system weakly, so that nobody has to link it.
-extern "C" int system(const char*) __attribute__((weak));
-template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
-  if (system && n == 7) system("true");
-}
-
 //// section_by_a_macro_of_a_header: cpp_name
 // Makes a section's name, assembler text among it, by a macro of the C library's.
 __attribute__((section(__STRING(.rodata.place; .ascii)))) static const int place = 1;
 template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
-}
-
-//// static_vector_remembers: cpp_state
-// A vector in a static variable remembers the last result.
-#include <vector>
-static std::vector<float> memory;
-template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
-  if (memory.empty()) memory.assign(n, 0.0f);
   for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
 }
 

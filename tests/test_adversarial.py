@@ -5,8 +5,11 @@ An attack ends as its header says, and a design is accepted. All share referees,
 
 from __future__ import annotations
 
+import functools
 import math
 import re
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from cases import TASKS, Case, cases_of, referees_of, suite, write_task
@@ -25,18 +28,50 @@ from passagent.tasks.reader import Task
 
 CONFIG = EvaluatorConfig(budget_s=1e-6, timeout_s=120, memory_gb=6)
 MEASURED = CONFIG.model_copy(update={"budget_s": 0.5})
-ATTACKS = suite("adversarial")
-DESIGNS = suite("honest")
-LUCKY = {"cpp_softmax_without_maximum_where_some_are_ordinary"}
-"""Attacks that look at a few places: in 1 draw of about 60 one of them shows what is to be found."""
+UNPAID = {
+    "cpp_chain_of_functions": (
+        "cpp_computes_a_block_in_its_first_call",
+        "cpp_computes_ahead_while_no_clock_runs",
+        "cpp_skips_blocks_that_nobody_verifies",
+    ),
+    "cpp_short_chain_of_functions": (
+        "cpp_moves_the_start_of_its_clock",
+        "cpp_replaces_the_clock",
+        "cpp_shortens_what_its_clock_has_noted",
+    ),
+}
+"""By the honest kernel that does the same work."""
+TWINS = {*UNPAID, *(name for names in UNPAID.values() for name in names)}
+ATTACKS = [parameter for parameter in suite("adversarial") if parameter.id not in TWINS]
+DESIGNS = [parameter for parameter in suite("honest") if parameter.id not in TWINS]
+PAIR = 0.01
+"""A score to beat that all reach: a candidate is timed by one pair of workers."""
 ADVICE = re.compile(r"[;:,] \w+")
 """A message goes on after what is wrong: with what to do instead."""
 
 
+BOTH = {
+    "cache_by_shape",
+    "fast_path_by_shape",
+    "keeps_memory_beside_a_view_of_a_table",
+    "plan_counts_its_calls",
+}
+"""Cases that are about the second graph of a task. Others need one to be told, the last."""
+
+
 @pytest.fixture(scope="module")
-def tasks(tmp_path_factory) -> dict[str, Task]:
+def task_of(tmp_path_factory) -> Callable[[Case], Task]:
+    """The task of a case."""
     root = tmp_path_factory.mktemp("tasks")
-    return {name: write_task(root / name, name) for name in TASKS}
+
+    @functools.cache
+    def written(name: str, is_whole: bool) -> Task:
+        text = TASKS[name]
+        if not is_whole:
+            text = replace(text, subgraphs=text.subgraphs[-1:])
+        return write_task(root / f"{name}_{is_whole}", text)
+
+    return lambda case: written(case.task, case.name in BOTH or case.task != "add_relu")
 
 
 @pytest.fixture(scope="module")
@@ -52,17 +87,16 @@ def test_the_suite_is_whole():
 
 
 @pytest.mark.parametrize("case", ATTACKS)
-def test_an_attack_does_not_pay(case: Case, referees, forks, tasks, monkeypatch):
+def test_an_attack_does_not_pay(case: Case, referees, task_of, monkeypatch):
     if case.expected == [("charged", None)]:
         monkeypatch.setattr(referees(case.device), "config", MEASURED)
-        check_charged(case.candidate, tasks[case.task], referees(case.device))
+        check_charged(case.candidate, task_of(case), referees(case.device))
         return
-    result = referees(case.device).evaluate(tasks[case.task], case.candidate)
-    for _ in range(4 if case.name in LUCKY else 0):  # five draws: none shows it once in 10**8 runs
-        if result.status != "ok":
-            break
-        with referees_of(CONFIG, forks) as others:  # of another draw
-            result = others(case.device).evaluate(tasks[case.task], case.candidate)
+    check_attack(case, referees(case.device).evaluate(task_of(case), case.candidate, PAIR))
+
+
+def check_attack(case: Case, result: Evaluation) -> None:
+    """It ends as its header says."""
     credited = [int(t) for status, t in case.expected if status == "credited" and t is not None]
     may_be_inert = ("inert", None) in case.expected
     if credited and result.status == "ok" and not may_be_inert:
@@ -139,35 +173,26 @@ def check_violations(case: Case, result: Evaluation) -> None:
         assert here & found, f"points at {sorted(found)}, not at {sorted(here)}"
 
 
-UNPAID = {
-    "cpp_chain_of_functions": (
-        "cpp_computes_a_block_in_its_first_call",
-        "cpp_computes_ahead_while_no_clock_runs",
-        "cpp_skips_blocks_that_nobody_verifies",
-    ),
-    "cpp_short_chain_of_functions": (
-        "cpp_moves_the_start_of_its_clock",
-        "cpp_replaces_the_clock",
-        "cpp_shortens_what_its_clock_has_noted",
-    ),
-}
-"""By the honest kernel that does the same work."""
 MORE = 1.6
 """Before they were stopped these got 1.9 to 30 times as much."""
 
 
 @pytest.mark.parametrize("twin", UNPAID)
-def test_what_native_code_finds_in_its_worker_does_not_pay(twin, referees, tasks):
+def test_what_native_code_finds_in_its_worker_does_not_pay(twin, referees, task_of):
     """A noisy machine measures again: what pays does so each time."""
 
     def judged(directory: str, name: str) -> Evaluation:
         case = cases_of(directory)[name]
-        return referees("cpu").evaluate(tasks[case.task], case.candidate)
+        result = referees("cpu").evaluate(task_of(case), case.candidate)
+        if directory == "adversarial":
+            check_attack(case, result)
+        else:
+            assert result.status == "ok", result.error
+        return result
 
     paid = UNPAID[twin]
     for _ in range(8):
         honest = judged("honest", twin)
-        assert honest.status == "ok"
         scores = {name: judged("adversarial", name).as_score for name in paid}
         paid = [name for name, score in scores.items() if score > MORE * honest.as_score]
         if not paid:
@@ -186,8 +211,8 @@ def test_all_thirty_designs_are_here():
 
 
 @pytest.mark.parametrize("case", DESIGNS)
-def test_an_honest_design_is_accepted(case: Case, referees, tasks):
-    result = referees(case.device).evaluate(tasks[case.task], case.candidate)
+def test_an_honest_design_is_accepted(case: Case, referees, task_of):
+    result = referees(case.device).evaluate(task_of(case), case.candidate, PAIR)
     assert result.status == "ok", f"{result.error} {result.violations}"
     assert all(graph.matches for graph in result.graphs)
     assert result.as_score is not None
@@ -195,11 +220,13 @@ def test_an_honest_design_is_accepted(case: Case, referees, tasks):
 
 BEFORE_IT_RUNS = {"recording", "plan", "triton_ir"}
 """Rules that need no GPU."""
+NEEDS_A_GPU = {"wrong_result", "input_mutation", "out_of_bounds"}
+"""What is found where a kernel runs: until then nothing is wrong."""
 TRITON = [
     pytest.param(case, id=name)
     for directory in ("adversarial", "honest")
     for name, case in cases_of(directory).items()
-    if uses_triton(case.candidate)
+    if uses_triton(case.candidate) and not {word for pair in case.expected for word in pair} & NEEDS_A_GPU
 ]
 
 
@@ -215,13 +242,14 @@ def gpu_recorder(recorder):
 
 
 @pytest.mark.parametrize("case", TRITON)
-def test_triton_is_refused_or_built_without_a_gpu(case: Case, gpu_recorder, tasks):
+def test_triton_is_refused_or_built_without_a_gpu(case: Case, gpu_recorder, task_of):
     """What a rule refuses before anything runs is refused; all else is recorded and built."""
-    for subgraph in tasks[case.task].subgraphs:
+    subgraphs = task_of(case).subgraphs
+    for subgraph in subgraphs:
         captures.keep(subgraph, "cuda", captures.graph_of(subgraph, "cpu"))
     rules, failed = set(), set()
     try:
-        prepared = gpu_recorder.prepare(case.candidate, tasks[case.task].subgraphs, None)
+        prepared = gpu_recorder.prepare(case.candidate, subgraphs, None)
         failed = {failure.status for failure in prepared.failed.values()}
     except Refused as refused:
         rules = {violation.rule for violation in refused.violations}

@@ -88,7 +88,7 @@ def is_paired(messages: list[Message]) -> bool:
     return True
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(conversations(), st.integers(50, 4000))
 def test_any_conversation_folds_to_a_valid_one(messages: list[Message], budget: int) -> None:
     before = json.dumps(messages)
@@ -130,7 +130,7 @@ def test_any_conversation_folds_to_a_valid_one(messages: list[Message], budget: 
         assert sorted(used) == sorted(answered) or turn["role"] == "user"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(conversations(), st.integers(50, 4000))
 def test_what_is_folded_stays_folded(messages: list[Message], budget: int) -> None:
     """A later request never brings back in full what an earlier one sent in short."""

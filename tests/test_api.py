@@ -115,7 +115,7 @@ def test_an_option_has_its_name_in_python(name, in_a_terminal_only):
     assert {*keywords} == options - in_a_terminal_only
 
 
-def test_a_collection(small, tmp_path):
+def test_a_collection(small, referee_inside, tmp_path):
     tasks = [str(small), str(tiny.write_subgraph(tmp_path / "other", [2, 96]))]
     words = {"trials": 1, "max_steps": 2, "parallel": 2, "model": "expert", "settings": QUICK_EVALUATOR}
     first = pa.collect(tasks, **words, shard="0/2", runs_dir=tmp_path / "first")
@@ -180,7 +180,7 @@ def test_a_data_set_of_one_run(searched, place, tmp_path):
 
 
 @pytest.mark.long
-def test_a_benchmark(small, tmp_path):
+def test_a_benchmark(small, referee_inside, tmp_path):
     tiny.candidate().write(tmp_path / "passes" / small.name)
     words = {"compiler": ["eager", "pass_dir"], "pass_dir": str(tmp_path / "passes"), "settings": QUICK}
     found = pa.bench([str(small)], out=str(tmp_path / "kept"), **words)
@@ -202,7 +202,7 @@ def test_a_candidate_is_a_directory_files_or_a_plan(evaluator, small, tmp_path):
 
 
 @pytest.mark.long
-def test_what_is_kept_is_found_again_and_measured_when_asked(small, tmp_path, monkeypatch):
+def test_what_is_kept_is_found_again_and_measured_when_asked(small, referee_inside, tmp_path, monkeypatch):
     settings = {key: value for key, value in QUICK.items() if key[0] == "e"}
     monkeypatch.setattr(timing, "UNSTABLE", 10.0)  # what is unstable is never found again
     with pa.Evaluator(settings=settings, runs_dir=tmp_path) as evaluator:
@@ -337,24 +337,3 @@ def test_without_pandas_a_line_says_what_to_install(searched, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(pa.UsageError, match="pip install pandas"):
         searched[0].nodes().to_pandas()
-
-
-@pytest.mark.long
-def test_a_type_checker_finds_the_types(tmp_path):
-    """`py.typed` is there, and the snippet is typed: `best` may be None."""
-    assert (Path(pa.__file__).parent / "py.typed").is_file()
-    (tmp_path / "user.py").write_text(
-        "import passagent as pa\n\n"
-        "run = pa.run('example:add_layer_norm', iters=2)\n"
-        "reveal_type(run.best)\n"
-        "with pa.Evaluator(device='cpu') as evaluator:\n"
-        "    reveal_type(evaluator.evaluate('x', 'y').as_score)\n"
-        "pa.run('x', itters=1)\n"
-    )
-    words = [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path / "cache"), "user.py"]
-    environment = os.environ | {"MYPYPATH": str(Path(pa.__file__).parents[1])}
-    words += ["--follow-imports", "silent", "--ignore-missing-imports"]
-    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert "passagent.view.handles.Node | None" in done.stdout or "Node | None" in done.stdout, done.stdout
-    assert "float | None" in done.stdout
-    assert 'Unexpected keyword argument "itters"' in done.stdout

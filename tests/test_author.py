@@ -103,7 +103,7 @@ REPLIES = [
 
 
 @pytest.fixture(scope="module")
-def conversation(tmp_path_factory: pytest.TempPathFactory) -> list[Message]:
+def conversation(tmp_path_factory: pytest.TempPathFactory, referee_inside: None) -> list[Message]:
     """System and task message, and what follows; two graphs, float32 and bfloat16."""
     root = tmp_path_factory.mktemp("author")
     task, names = root / "task", [f"graphs/{dtype}" for dtype in ("float32", "bfloat16")]

@@ -77,7 +77,7 @@ def test_a_refusal_that_rests_on_a_measurement_is_measured_again_and_any_other_i
     assert not row(Violation(**rule), Violation(**rule, measured=measured)).stands
 
 
-def test_shards_of_two_machines_are_one_benchmark(call, tmp_path):
+def test_shards_of_two_machines_are_one_benchmark(call, referee_inside, tmp_path):
     write_tasks(tmp_path, 2, with_passes=False)
     words = ("task1", "task2", "--compiler", "eager", "--shard", "1/2")
     code, out, err = call("bench", *words, "--out", "second", *QUICK)

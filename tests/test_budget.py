@@ -93,7 +93,7 @@ def test_evaluations_are_never_exceeded(spend: Any) -> None:
 
 
 def test_a_call_that_would_last_too_long_is_not_begun(spend: Any) -> None:
-    run, there = spend(40, 1, "search.max_time_s=2.5", seconds=0.5)
+    run, there = spend(40, 1, "search.max_time_s=1.5", seconds=0.3)
     assert "the next call takes" in run.stop_reason or "have passed" in run.stop_reason
     assert len(there.ledger) <= 4  # when these are made, less than the time of a fifth is left
 

@@ -306,7 +306,7 @@ def test_output_that_cannot_be_written_is_told_in_a_line(tmp_path, stored):
         return done.returncode, done.stderr
 
     program = f"{sys.executable} -m passagent"
-    for words in ("show last", "show 1 --prompt", "--help"):
+    for words in ("show last", "--help"):
         code, err = told(f"{program} {words} > /dev/full")
         assert (code, one_line(err)) == (1, "passagent: error: stdout: the disk is full; free some space")
     assert told(f"{program} runs >&-") == (0, "")

@@ -303,7 +303,7 @@ def test_a_reset_of_dynamo_leaves_what_a_graph_reads(is_frozen):
         assert calls.why_not == ""
 
 
-def test_a_reset_of_dynamo_leaves_what_was_compiled():
+def test_a_reset_of_dynamo_leaves_what_was_compiled(no_kernels):
     model = Small().eval()
     calls = compile_model(model)
     with torch.no_grad():

@@ -119,7 +119,7 @@ def alone(script: str, path: list[Path], **environment: str) -> str:
 
 
 @pytest.mark.long
-def test_gradients_are_those_of_eager(my_passes):
+def test_gradients_are_those_of_eager(my_passes, no_kernels):
     model, inputs = models.encoder()
     weight = torch.randn(2, 16, 32)
     model.train()
@@ -156,7 +156,7 @@ def test_a_convolution_that_comes_first_is_part_of_the_operator(recorder, tmp_pa
 
 
 @pytest.mark.long
-def test_every_odd_call_gives_the_right_answer(my_passes):
+def test_every_odd_call_gives_the_right_answer(my_passes, no_kernels):
     model, (ids,) = models.encoder()
     with torch.no_grad():
         function = compiled(model, my_passes)
@@ -291,7 +291,7 @@ class Counting(CustomGraphPass):
 
 
 @pytest.mark.long
-def test_a_pass_that_was_there_still_runs(my_passes):
+def test_a_pass_that_was_there_still_runs(my_passes, no_kernels):
     model, inputs = models.encoder()
     other = Counting()
     with torch.no_grad(), inductor_config.patch(pre_grad_custom_pass=other):
@@ -305,7 +305,7 @@ def test_a_pass_that_was_there_still_runs(my_passes):
     assert PassesInGraph([], lambda graph: None).uuid() is None
 
 
-def test_two_packages_with_equal_names_live_together(my_passes, other_passes):
+def test_two_packages_with_equal_names_live_together(my_passes, other_passes, no_kernels):
     first, second = load_package(my_passes), load_package(other_passes)
     names = [{name for one in package.passes for name in one.operators} for package in (first, second)]
     assert [one.name for one in first.passes] == [one.name for one in second.passes]
@@ -375,7 +375,7 @@ class Scaled(torch.nn.Module):
         return torch.relu(x * self.number) + 1.0
 
 
-@pytest.mark.parametrize(("measured", "other"), [(2.0, 2), (1.0, True), (0.0, -0.0), (-0.0, 0.0)])
+@pytest.mark.parametrize(("measured", "other"), [(1.0, True), (0.0, -0.0)])
 def test_number_of_another_type_or_sign_is_another_constant(recorder, tmp_path, measured, other):
     x = torch.randn(32, 128)
     files = write(
@@ -409,7 +409,7 @@ class Transposed(torch.nn.Module):
         return first + torch.nn.functional.gelu(turned.add_(1) if self.writes else turned)
 
 
-def test_an_input_that_was_measured_contiguous_is_made_so_once(my_passes):
+def test_an_input_that_was_measured_contiguous_is_made_so_once(my_passes, no_kernels):
     model, x = Transposed(writes=False), torch.randn(2, 64, 16)
     found = pa.explain(model, x, passes=my_passes)
     assert [one.laid_out for one in found.replaced] == [("contiguous",)] * 2
@@ -419,7 +419,7 @@ def test_an_input_that_was_measured_contiguous_is_made_so_once(my_passes):
     assert grown(my_passes, before) == (2, 0)
 
 
-def test_an_input_that_is_written_is_not_copied(my_passes):
+def test_an_input_that_is_written_is_not_copied(my_passes, no_kernels):
     model, x = Transposed(writes=True), torch.randn(2, 64, 16)
     found = pa.explain(model, x, passes=my_passes)
     assert found.replaced == [] and any("strides" in one.reason for one in found.refused)
@@ -447,7 +447,6 @@ def turned_gelu(x: torch.Tensor) -> torch.Tensor:
 
 BEHIND = {
     "output": lambda y: y,
-    "view": lambda y: y.transpose(1, 2).view(2, -1) * 2,
     "as_strided": lambda y: y.as_strided((2, 3), (1, 1)),
     "another pass": torch.nn.functional.gelu,
 }
@@ -561,7 +560,9 @@ def test_the_command_packages_what_best_wrote(call, my_passes, tmp_path):  # noq
 
 
 @pytest.mark.long
-def test_a_model_is_timed_with_and_without_passes_and_losers_are_dropped(my_passes, monkeypatch, tmp_path):
+def test_a_model_is_timed_with_and_without_passes_and_losers_are_dropped(
+    my_passes, monkeypatch, tmp_path, no_kernels
+):
     packages.time_briefly(monkeypatch)
     model, inputs = models.encoder()
     found = pa.measure(model, *inputs, passes=my_passes)
@@ -583,7 +584,7 @@ def test_a_model_is_timed_with_and_without_passes_and_losers_are_dropped(my_pass
     assert ["FuseGelu", "the model is faster without it"] in fewer.manifest["left_out"]
 
 
-def test_a_gain_is_over_the_faster_of_eager_and_inductor(gelu_passes, monkeypatch):
+def test_a_gain_is_over_the_faster_of_eager_and_inductor(gelu_passes, monkeypatch, no_kernels):
     took = {"eager": 448_000, "default": 631_000, "default + passes": 459_000}
     times = {name: [[ns] * 2] * 8 for name, ns in took.items()}
     monkeypatch.setattr(model_timing, "_times", lambda *_: times)
@@ -596,7 +597,7 @@ def test_a_gain_is_over_the_faster_of_eager_and_inductor(gelu_passes, monkeypatc
     assert found.gains["default"].ratio == pytest.approx(400 / 459)
 
 
-def test_of_several_inputs_times_are_added_by_their_weights(gelu_passes, monkeypatch):
+def test_of_several_inputs_times_are_added_by_their_weights(gelu_passes, monkeypatch, no_kernels):
     small, large = torch.randn(2, 16, 64), torch.randn(8, 16, 64)
     model = model_of("gelu", torch.nn.GELU(), [((small,), 1), ((large,), 3)])
     assert (model.shapes, model.weight) == ("(8, 16, 64)", 3.0)
@@ -630,14 +631,16 @@ class Printing(torch.nn.Module):
         return torch.nn.functional.gelu(x)
 
 
-def test_what_a_model_prints_while_it_is_timed_is_not_in_the_output(gelu_passes, monkeypatch, capsys):
+def test_what_a_model_prints_while_it_is_timed_is_not_in_the_output(
+    gelu_passes, monkeypatch, capsys, no_kernels
+):
     packages.time_briefly(monkeypatch)
     pa.measure(Printing(), torch.randn(2, 16, 64), passes=gelu_passes("cpu"))
     assert "called" not in capsys.readouterr().out
 
 
 @pytest.mark.long
-def test_wrong_outputs_are_found_when_a_model_is_timed(my_passes, monkeypatch):
+def test_wrong_outputs_are_found_when_a_model_is_timed(my_passes, monkeypatch, no_kernels):
     packages.time_briefly(monkeypatch)
     model, inputs = models.encoder()
     package = load_package(my_passes)

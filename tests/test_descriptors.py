@@ -220,22 +220,11 @@ def test_without_tma_a_descriptor_is_a_pointer_with_shape_strides_and_padding(pl
     assert [part.value for part in passed[:6]] == [0, 48, 40, 40, 1, True]
 
 
-@pytest.mark.parametrize(
-    "dtype", ["bfloat16", "float32", "float64", "float8_e5m2", "uint8", "int32", "int64"]
-)
-def test_a_kernel_may_take_descriptors_of_any_dtype(dtype, planned):
+@pytest.mark.parametrize(("dtype", "number"), [("bfloat16", 9), ("float8_e5m2", 0), ("int32", 3)])
+def test_a_kernel_may_take_descriptors_of_any_dtype(dtype, number, planned):
     body = f"copy[(1,)](*[described(tensor.view(torch.{dtype})) for tensor in (x, out)])"
     built = built_for(planned(body, **facts.H100), "sm_90")
-    driver_s = {
-        "bfloat16": 9,
-        "float32": 7,
-        "float64": 8,
-        "float8_e5m2": 0,
-        "uint8": 0,
-        "int32": 3,
-        "int64": 5,
-    }
-    assert built.maps[0][0] == driver_s[dtype]
+    assert built.maps[0][0] == number  # the driver's
 
 
 def test_a_descriptor_whose_elements_are_wider_than_the_plan_says_is_refused(planned):

@@ -239,12 +239,12 @@ SUMS = {
 }
 
 
-@pytest.mark.parametrize("name", SUMS)
-@pytest.mark.parametrize("dtype", LOW)
-def test_a_sum_whose_terms_cancel_may_be_off_by_a_rounding_of_its_terms_whatever_is_drawn(name, dtype):
+@pytest.mark.parametrize(("place", "name"), enumerate(SUMS))
+def test_a_sum_whose_terms_cancel_may_be_off_by_a_rounding_of_its_terms_whatever_is_drawn(place, name):
+    dtype = LOW[place % len(LOW)]
     x = torch.tensor([[96.0, 96.0, 0.0, 0.0]], dtype=dtype)
     y = torch.tensor([[96.0], [-96.0], [0.0], [0.0]], dtype=dtype)
-    for seed in range(40):
+    for seed in range(20):
         assert float(room(graph(SUMS[name]), x, y, seed=seed).min()) > 4 * torch.finfo(dtype).eps * 96**2
 
 

@@ -94,23 +94,23 @@ def test_choices_depend_on_the_seed_alone_and_survive_an_end(store: Store, tmp_p
     task = load_task(tiny_search.write_task(tmp_path / "task"))
     whole = []
     for rng in range(2):
-        session = open_two(store, task, 16, seconds=0.02, rng=rng)
+        session = open_two(store, task, 10, seconds=0.02, rng=rng)
         asyncio.run(search(session))
         whole.append((chosen(store, session.run.id), shape(store, session.run.id)))
     assert whole[0] == whole[1]
 
-    session = open_two(store, task, 16, seconds=0.02)
+    session = open_two(store, task, 10, seconds=0.02)
     run = session.run
 
     async def ended() -> None:
         """Stopped in the middle, as by a person, again and again."""
         nonlocal session
-        for _ in range(6):
+        for _ in range(4):
             work = asyncio.create_task(search(session))
             await asyncio.sleep(0.12)
             session.stop("interrupted", interrupted=True)
             await work
-            session = open_two(store, task, 16, seconds=0.02, run=runs.get_run(store, run.id))
+            session = open_two(store, task, 10, seconds=0.02, run=runs.get_run(store, run.id))
 
     begun = time.monotonic()
     asyncio.run(ended())

@@ -4,7 +4,6 @@ import dataclasses
 import gc
 import json
 import os
-import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -49,8 +48,11 @@ def referee(forks):
 
 @pytest.fixture(scope="module")
 def of_one_thread():
-    with Referee(CONFIG.model_copy(update={"threads": 1})) as one:
-        yield one
+    """A second referee, started where a key is set."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENAI_API_KEY", "sk-planted-secret")
+        with Referee(CONFIG.model_copy(update={"threads": 1})) as one:
+            yield one
 
 
 @pytest.fixture
@@ -62,15 +64,6 @@ def judging_by(referee, monkeypatch):
         return referee
 
     return judging_by
-
-
-@pytest.fixture(scope="module")
-def other():
-    """A second referee, started where a key is set."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OPENAI_API_KEY", "sk-planted-secret")
-        with Referee(CONFIG) as one:
-            yield one
 
 
 def test_an_honest_pass_is_scored(referee, task):
@@ -108,7 +101,7 @@ class GraphModule(torch.nn.Module):
 
 def test_what_a_subgraph_must_move_are_inputs_and_outputs_once(referee, task, tmp_path):
     read, written = 2 * 4 * 64, 4 * 64
-    moved = [graph.moved_bytes for graph in referee.evaluate(task, candidate()).graphs]
+    moved = [graph.moved_bytes for graph in referee.evaluate(task, "eager").graphs]
     assert (moved[0], moved[2]) == (4 * (read + written), 2 * (read + written))
     write_subgraph(tmp_path / "views", [4, 64], model=VIEWS)
     [graph] = referee.evaluate(load_task(tmp_path / "views"), "eager").graphs
@@ -137,15 +130,6 @@ def test_operators_that_a_pass_leaves_are_named(referee, task):
     assert "operators 3 -> 2 (left: add)" in observation(result)
 
 
-def test_a_candidate_under_the_bar_is_not_timed_beside_the_reference_compiler(task):
-    with Referee(CONFIG.model_copy(update={"reference": "inductor"})) as referee:
-        result = referee.evaluate(task, candidate(), bar=1000.0)
-        assert (result.status, {len(graph.pairs) for graph in result.graphs}) == ("ok", {1})
-        limit = f"its AS, at most {result.as_high:.3f}, is under 1000.000"
-        assert result.stopped_early == f"not timed beside inductor: {limit}"
-        assert {graph.vs_reference for graph in result.graphs} == {None}
-
-
 def test_a_search_times_a_candidate_by_one_pair_of_workers_and_in_full_by_several(referee, task):
     for bar, pairs in ((0.1, 1), (None, 2)):
         result = referee.evaluate(task, candidate(), bar)
@@ -170,10 +154,10 @@ def test_an_honest_candidate_that_is_suspected_of_hiding_time_is_cleared(referee
     clocks_hides_time = clocks.hides_time
     monkeypatch.setattr(clocks, "suspicious", lambda *_: True)
     monkeypatch.setattr(clocks, "hides_time", watched)
-    result = referee.evaluate(task, candidate())
+    result = referee.evaluate(task, candidate(), bar=0.01)  # by one pair of workers
     assert (result.status, result.violations) == ("ok", [])
     # A busy machine may name one: what it is measured in then counts for nothing, and new workers clear it.
-    assert hides.count(None) == 6  # three subgraphs, two pairs of workers
+    assert hides.count(None) == 3  # subgraphs
     for samples in made[-1]:  # the clock that was told of first saw all of it
         assert min(samples.hidden) > 0
 
@@ -251,12 +235,6 @@ def test_a_time_beyond_light_is_measured_again_then_refused(times, status, refer
         assert "900 GB/s" in result.violations[0].message
 
 
-def test_dynamo_dispatch_gives_the_same_verdict(judging_by, task):
-    result = judging_by(CONFIG.model_copy(update={"dispatch": "dynamo"})).evaluate(task, candidate())
-    assert (result.status, result.dispatch) == ("ok", "dynamo")
-    assert [graph.matches for graph in result.graphs] == [1, 1, 1]
-
-
 def broken(body, setup=KERNEL, imports=""):
     return candidate(body, setup, imports)
 
@@ -278,16 +256,11 @@ FAILURES = {
         ),
     ),
     "too much memory": ("out_of_memory", broken("    torch.empty(1 << 34)\n" + HONEST)),
-    "C++ that does not compile": ("compile_error", broken(HONEST, KERNEL.replace("const float x", "oops x"))),
     "an exception at import": ("load_error", broken(HONEST, KERNEL + "\nx = 1 // 0")),
     "a manifest that is no JSON": ("load_error", Candidate(candidate().files | {MANIFEST: "Fused"})),
     "another pattern": (
         "mismatch",
         Candidate({k: v.replace("+ 1.0", "+ 2.0") for k, v in candidate().files.items()}),
-    ),
-    "a forbidden header": (
-        "refused",
-        broken(HONEST, KERNEL.replace('"""\n', '"""\n#include <unistd.h>\n', 1)),
     ),
 }
 
@@ -295,17 +268,12 @@ FAILURES = {
 @pytest.mark.parametrize("name", FAILURES)
 def test_a_failure_has_its_own_status(name, judging_by, task):
     status, bad = FAILURES[name]
-    config = CONFIG.model_copy(update={"timeout_s": 4.0}) if status == "timeout" else CONFIG
+    config = CONFIG.model_copy(update={"timeout_s": 2.0}) if status == "timeout" else CONFIG
     result = judging_by(config).evaluate(task, bad)
     assert result.status == status, result.error
     assert result.error
     assert result.as_score is not None
     assert result.as_score < 0.5
-    if status == "refused":
-        assert list(result.es.values()) == pytest.approx([0.1] * 15)
-        assert result.violations
-        assert result.violations[0].file == "Fused.py"
-        assert result.violations[0].message
     if status == "mismatch":
         mismatch = result.graphs[0].mismatches[0]
         assert "2.0" in mismatch.reason
@@ -387,7 +355,7 @@ def test_every_triton_kernel_that_does_not_compile_is_told(task):
 def test_a_kernel_that_builds_does_not_run_where_another_one_was_left_out(referee, task):
     """Subgraphs whose kernels build are judged and timed as ever, by a worker of their own."""
     narrow = "if constexpr (sizeof(T) == 2) { static_assert(sizeof(T) == 4); }\n    const float x"
-    result = referee.evaluate(task, broken(HONEST, KERNEL.replace("const float x", narrow)))
+    result = referee.evaluate(task, broken(HONEST, KERNEL.replace("const float x", narrow)), bar=0.01)
     assert [graph.status for graph in result.graphs] == ["ok", "ok", "compile_error"]
     assert all(graph.speedup for graph in result.graphs[:2])
 
@@ -466,7 +434,7 @@ def test_wrong_subgraphs_are_timed_only_beside_a_right_one(referee, task):
     assert none.timing == "none"
     assert all(graph.speedup is None for graph in none.graphs)
     assert all(graph.passes_from_t > -3 for graph in none.graphs)
-    some = referee.evaluate(task, roughly("a.dtype == torch.bfloat16"))
+    some = referee.evaluate(task, roughly("a.dtype == torch.bfloat16"), bar=0.01)
     assert (some.status, some.timing) == ("wrong_result", "wall")
     assert [graph.status for graph in some.graphs] == ["ok", "ok", "wrong_result"]
     assert all(graph.speedup for graph in some.graphs)
@@ -508,7 +476,6 @@ def test_references_beyond_a_limit_are_let_go_with_their_descriptors(referee, ta
         opened.append(arenas())
         assert list(own._kept.values()) == [latest]
     assert len(set(opened)) == 1 and opened[0] > 0
-    assert referee.evaluate(task, candidate()).status == "ok"
 
 
 def arenas():
@@ -575,8 +542,8 @@ def test_references_are_kept_for_an_epoch_and_then_drawn_anew(referee, task):
     assert referee.evaluate(task, candidate()).status == "ok"
 
 
-def test_inputs_differ_from_referee_to_referee(referee, other, task):
-    theirs = other._baseline.reference(task.subgraphs[0], "direct").expected
+def test_inputs_differ_from_referee_to_referee(referee, of_one_thread, task):
+    theirs = of_one_thread._baseline.reference(task.subgraphs[0], "direct").expected
     mine = referee._baseline.reference(task.subgraphs[0], "direct").expected
     assert not any(torch.equal(a.eager[0], b.eager[0]) for a, b in zip(mine, theirs, strict=True))
 
@@ -596,25 +563,13 @@ def test_a_text_that_cannot_be_read_ends_nothing(referee, task):
     assert (result.status, result.error) == ("load_error", "Fused.py: nested too deeply to be compiled")
 
 
-def test_nothing_of_the_parents_environment_reaches_a_candidate(other):
-    worker = other.workers.server.fork(None, sandboxed=False)  # a sandboxed one's cannot be read
+def test_nothing_of_the_parents_environment_reaches_a_candidate(of_one_thread):
+    worker = of_one_thread.workers.server.fork(None, sandboxed=False)  # a sandboxed one's cannot be read
     environment = Path(f"/proc/{worker.pid}/environ").read_bytes()
-    fork_server = Path(f"/proc/{other.server.process.pid}/environ").read_bytes()
+    fork_server = Path(f"/proc/{of_one_thread.server.process.pid}/environ").read_bytes()
     worker.kill()
     assert environment
     assert b"sk-planted-secret" not in environment + fork_server
-
-
-def test_no_process_is_left_behind(task):
-    with Referee(CONFIG) as referee:
-        referee.evaluate(task, candidate())
-        fork_server = referee.server.process.pid
-        workers = Path(f"/proc/{fork_server}/task/{fork_server}/children").read_text().split()
-        assert workers
-    deadline = time.monotonic() + 300
-    while any(Path(f"/proc/{pid}").exists() for pid in workers) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
 
 
 def test_a_subgraph_whose_eager_fails_is_the_tasks_fault(referee, tmp_path):

@@ -46,11 +46,8 @@ INEXACT = """
 
 FUNCTIONS = {
     "sigmoid": "lambda x: torch.sigmoid(x)",
-    "silu": "lambda x: F.silu(x)",
     "gelu by tanh": "lambda x: F.gelu(x, approximate='tanh')",
-    "mish": "lambda x: F.mish(x)",
     "softplus": "lambda x: F.softplus(x)",
-    "logsigmoid": "lambda x: F.logsigmoid(x)",
     "quotient": "lambda x: x / (x.abs() + 1.0)",
 }
 

@@ -231,11 +231,8 @@ def test_a_convolution_with_its_bias_added_behind_it_equals_eager():
             assert "None" in str(authored.files) and not authored.refused, authored.refused
         x, w, b = r(2, 4, 7, 8), r(6, 4, 3, 3), r(6)
         biased(lambda x, w, b: F.conv2d(x, w, b, 2, 1).relu() * 2, x, w, b)
-        biased(lambda x, w, b: F.conv2d(x, w, b).min(1, keepdim=True)[0].tanh(), x, w, b)
-        biased(lambda x, w, b: (y := F.conv2d(x, w, bias=b), torch.softmax(y, 1)), x, w, b)
         biased(lambda x, w, b, y: F.conv2d(x, w, b, groups=2) + y, x, r(6, 2, 3, 3), b, r(2, 6, 5, 6))
         biased(lambda x, w, b: F.conv_transpose2d(x, w, b, 2, 1, 1).sigmoid(), x, r(4, 6, 3, 3), b)
-        biased(lambda x, w, b: F.conv1d(x, w, b).exp(), x[0], r(6, 7, 3), b)
         biased(lambda x, w, b: F.conv3d(x, w, b).abs().mean((2, 3, 4)), r(2, 4, 3, 5, 5), r(6, 4, 3, 3, 3), b)
     """)
 

@@ -68,17 +68,13 @@ IMAGES: list[Callable[[Any], Any]] = [
     lambda x: F.unfold(x, (2, 3), stride=(1, 2)), lambda x: F.unfold(x, 2, 2, (1, 0), 1),
 ]  # fmt: skip
 WINDOWS: list[Callable[[Any], Any]] = [
-    lambda x: F.interpolate(x, scale_factor=2), lambda x: F.interpolate(x, scale_factor=2.0, mode="nearest"),
-    lambda x: F.interpolate(x, size=(2 * x.shape[2], 3 * x.shape[3])),
+    lambda x: F.interpolate(x, scale_factor=2), lambda x: F.interpolate(x, size=(12, 24)),
     lambda x: F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=False),
     lambda x: F.interpolate(x, size=(7, 5), mode="bilinear", align_corners=False),
     lambda x: F.interpolate(x, size=(7, 5), mode="bilinear", align_corners=True),
-    lambda x: F.max_pool2d(x, 2), lambda x: F.max_pool2d(x, 3, 2, 1), lambda x: F.avg_pool2d(x, 2, 2),
-    torch.nn.AvgPool2d(3, 1, 1), lambda x: F.max_pool2d(x, (3, 1), (2, 1), (1, 0)),
-    lambda x: F.max_pool2d(x, 5, 1, 2), lambda x: F.max_pool2d(x, 3, 2, ceil_mode=True),
-    lambda x: F.max_pool2d(x, 3, 2, 1, ceil_mode=True), lambda x: F.avg_pool2d(x, 2, 2, ceil_mode=True),
-    lambda x: F.avg_pool2d(x, 3, 2, 0, True), lambda x: F.avg_pool2d(x, 3, 2, 1, True, False),
-    lambda x: F.avg_pool2d(x, 3, 1, 1, count_include_pad=False),
+    lambda x: F.max_pool2d(x, 2), lambda x: F.max_pool2d(x, (3, 1), (2, 1), (1, 0)),
+    torch.nn.AvgPool2d(3, 1, 1), lambda x: F.max_pool2d(x, 3, 2, 1, ceil_mode=True),
+    lambda x: F.avg_pool2d(x, 2, 2, ceil_mode=True), lambda x: F.avg_pool2d(x, 3, 2, 1, True, False),
 ]  # fmt: skip
 GATHERS: list[Callable[[Any, Any], Any]] = [
     lambda t, i: F.embedding(i, t), lambda t, i: t[i], lambda t, i: t[i - 3], lambda t, i: t[:, i],
@@ -86,8 +82,7 @@ GATHERS: list[Callable[[Any, Any], Any]] = [
     lambda t, i: F.one_hot(i, 9), lambda t, i: t.index_select(0, i[0]),
 ]  # fmt: skip
 CONVOLUTIONS: list[Callable[[Any, Any, Any], Any]] = [
-    lambda x, w, b: F.conv2d(x, w, b, padding=1, groups=6), lambda x, w, b: F.conv2d(x, w, groups=6),
-    lambda x, w, b: F.conv2d(x, w, b, 2, 1, 1, 6), lambda x, w, b: F.conv2d(x, w, b, (1, 2), (2, 0), 2, 6),
+    lambda x, w, b: F.conv2d(x, w, groups=6), lambda x, w, b: F.conv2d(x, w, b, (1, 2), (2, 0), 2, 6),
     lambda x, w, b: F.conv2d(x, w[:, :, :1, :1].contiguous(), b, groups=6).relu(),
     lambda x, w, b: F.conv1d(x[:, :, 0], w[:, :, 0], b, padding=1, groups=6),
     lambda x, w, b: F.conv2d(x.tanh(), w, b, padding=1, groups=6).flatten(2).transpose(1, 2).sigmoid(),
@@ -117,14 +112,14 @@ FLOAT, HALF, BFLOAT = torch.float32, torch.float16, torch.bfloat16
 
 @pytest.mark.parametrize(
     ("functions", "dtype"),
-    [(UNARY, FLOAT), (UNARY, HALF), (UNARY, BFLOAT), (POSITIVE, FLOAT), (POSITIVE, HALF)],
+    [(UNARY, BFLOAT), (POSITIVE, FLOAT)],
 )
 def test_unary(functions, dtype):
     x = r(5, 37, dtype=dtype)
     equal_to_eager(functions, [x.abs() + 0.5 if functions is POSITIVE else x])
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 @given(
     shape=st.lists(st.integers(1, 6), min_size=1, max_size=4),
     drop=st.tuples(*[st.sampled_from(["keep", "one"])] * 4),
@@ -136,33 +131,30 @@ def test_binary_broadcasts(shape, drop, dtype):
     equal_to_eager(BINARY, [r(*shape, dtype=dtype), r(*other, dtype=dtype, seed=1)])
 
 
-@pytest.mark.parametrize("dtype", [FLOAT, HALF])
-def test_reductions(dtype):
-    equal_to_eager(REDUCTIONS, [r(6, 33, dtype=dtype)])
+def test_reductions():
+    equal_to_eager(REDUCTIONS, [r(6, 33, dtype=HALF)])
 
 
 def test_statistics():
     equal_to_eager(STATISTICS, [r(6, 33)])
 
 
-@pytest.mark.parametrize("dtype", [FLOAT, BFLOAT])
-def test_images(dtype):
-    equal_to_eager(IMAGES, [r(2, 4, 6, 8, dtype=dtype)])
+def test_images():
+    equal_to_eager(IMAGES, [r(2, 4, 6, 8, dtype=BFLOAT)])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_windows(dtype, monkeypatch):
+def test_windows(monkeypatch):
     monkeypatch.setitem(graph.SLOW_ON, "cpu", set())  # what is lowered for CUDA is checked here
-    equal_to_eager(WINDOWS, [r(2, 3, 6, 8, dtype=dtype)])
+    equal_to_eager(WINDOWS, [r(2, 3, 6, 8, dtype=HALF)])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_depthwise_convolutions(dtype, monkeypatch):
+def test_depthwise_convolutions(monkeypatch):
     monkeypatch.setitem(graph.SLOW_ON, "cpu", set())
-    equal_to_eager(CONVOLUTIONS, [r(2, 6, 7, 9, dtype=dtype), r(6, 1, 3, 3, dtype=dtype), r(6, dtype=dtype)])
+    shapes = (2, 6, 7, 9), (6, 1, 3, 3), (6,)
+    equal_to_eager(CONVOLUTIONS, [r(*shape, dtype=BFLOAT) for shape in shapes])
 
 
-@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(window=st.lists(st.tuples(*[st.integers(1, 4)] * 2), min_size=2, max_size=2), data=st.data())
 @pytest.mark.long
 def test_windows_of_any_kind(window, data, monkeypatch):
@@ -189,8 +181,7 @@ def test_windows_of_any_kind(window, data, monkeypatch):
 def test_windows_of_three_dimensions(monkeypatch):
     monkeypatch.setitem(graph.SLOW_ON, "cpu", set())
     functions = [
-        lambda x: F.max_pool3d(x, 2), lambda x: F.max_pool3d(x, 3, 2, 1),
-        lambda x: F.max_pool3d(x, 2, 1, 0, 2),
+        lambda x: F.max_pool3d(x, 2, 1, 1, 2),
         lambda x: F.avg_pool3d(x * 2, (1, 2, 3), 1, (0, 1, 1)),
         lambda x: F.avg_pool3d(F.avg_pool3d(x, 2), 2).relu(),
     ]  # fmt: skip

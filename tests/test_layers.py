@@ -1,6 +1,7 @@
 """Imports go one way: no circles anywhere, and between the packages of the evaluation from the lowest up."""
 
 import ast
+import functools
 from collections import defaultdict
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -37,10 +38,16 @@ def modules() -> dict[str, Path]:
     return found
 
 
+@functools.cache
+def parsed(path: Path) -> list[ast.AST]:
+    """All nodes of a file."""
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
 def imported(path: Path) -> set[str]:
     """The modules of passagent that a file imports; imports of functions and for types, too."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in parsed(path):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names if alias.name.startswith("passagent"))
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("passagent"):
@@ -66,7 +73,7 @@ def test_every_import_names_a_module_that_is_there():
     known = modules()
     missing = []
     for name, path in known.items():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in parsed(path):
             module = str(getattr(node, "module", None)) if isinstance(node, ast.ImportFrom) else ""
             if module.startswith("passagent") and module not in known:
                 missing.append(f"{name} -> {module}")

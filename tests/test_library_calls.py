@@ -254,7 +254,9 @@ def test_such_a_pass_is_right(two_linears, referee):
     assert (result.status, result.protocol["library"]) == ("ok", "all"), result.error
 
 
-def test_such_a_pass_becomes_a_file_for_the_measured_shapes(two_linears, referee, recorder, tmp_path):
+def test_such_a_pass_becomes_a_file_for_the_measured_shapes(
+    two_linears, referee, recorder, tmp_path, no_kernels
+):
     said(two_linears, "all")
     task = load_task(two_linears.path)
     evaluation = referee.evaluate(task, Candidate(JOINED_FILES))
@@ -304,7 +306,7 @@ def test_a_pass_of_operators_is_deployed_as_operators(joined):
 
 
 @pytest.mark.long
-def test_it_trains(joined):
+def test_it_trains(joined, no_kernels):
     torch.manual_seed(0)
     model, x = TwoLinears(), torch.randn(6, 16)
     expected = torch.autograd.grad(model(x).sum(), [model.w, model.v])

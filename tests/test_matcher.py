@@ -178,15 +178,14 @@ def test_parameters_are_bound_to_nodes_and_literals():
 LITERALS = [2, 2.0, True, 1, 1.0, 0.0, -0.0, 0, False, math.nan, math.inf]
 
 
-@pytest.mark.parametrize("written", LITERALS, ids=repr)
-def test_pattern_literal_matches_only_the_same_literal(written):
-    text = (
-        f'float("{written}")' if isinstance(written, float) and not math.isfinite(written) else repr(written)
-    )
-    traced = pattern(f"return torch.clamp(x, {text})", "x")
+def test_pattern_literal_matches_only_the_same_literal():
     graphs = [captured(lambda x, number=number: torch.clamp(x, number), X) for number in LITERALS]
-    matched = [repr(number) for number, graph in zip(LITERALS, graphs, strict=True) if match(traced, graph)]
-    assert matched == [repr(written)]
+    for written in LITERALS:
+        is_named = isinstance(written, float) and not math.isfinite(written)
+        text = f'float("{written}")' if is_named else repr(written)
+        traced = pattern(f"return torch.clamp(x, {text})", "x")
+        found = [repr(number) for number, graph in zip(LITERALS, graphs, strict=True) if match(traced, graph)]
+        assert found == [repr(written)]
 
 
 def test_parameter_that_occurs_twice_matches_only_the_same_literal_twice():
@@ -444,7 +443,7 @@ def cut(nodes: list[fx.Node], change: fx.Node | None = None) -> tuple[fx.Graph, 
     return graph, {image[node]: node for node in nodes}
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(dags())
 def test_a_range_cut_out_of_a_graph_matches_there(case):
     graph, nodes = case
@@ -463,7 +462,7 @@ def test_a_range_cut_out_of_a_graph_matches_there(case):
     assert len(taken) == len(set(taken))
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(dags(), st.data())
 def test_a_changed_operator_does_not_match_and_is_named(case, data):
     graph, nodes = case

@@ -73,8 +73,9 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("name", ["openai/m-1", "anthropic/m-1"])
-@pytest.mark.parametrize("what", WRONG)
+@pytest.mark.parametrize(
+    ("what", "name"), [*((what, "openai/m-1") for what in WRONG), ("a page", "anthropic/m-1")]
+)
 def test_check_says_what_is_wrong_with_the_address(
     call: Call, monkeypatch: pytest.MonkeyPatch, what: str, name: str
 ) -> None:

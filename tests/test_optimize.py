@@ -251,7 +251,7 @@ def test_without_a_compiler_nothing_is_measured(call, monkeypatch, tmp_path):
 
 
 @pytest.mark.long
-def test_a_model_is_optimized_gone_on_with_and_remembered(tmp_path):
+def test_a_model_is_optimized_gone_on_with_and_remembered(tmp_path, referee_inside):
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64)).eval(), torch.randn(4, 64)
     told, library = [], tmp_path / "library.db"

@@ -389,10 +389,10 @@ def test_what_is_no_single_plan_is_refused(name, record):
 
 
 def test_host_code_without_end_is_ended(record, monkeypatch):
-    monkeypatch.setattr(recording, "LIMITS", replace(recording.LIMITS, cpu_s=2))
+    monkeypatch.setattr(recording, "LIMITS", replace(recording.LIMITS, cpu_s=1))
     answer = record(candidate("def fused(x, y):\n    while True:\n        pass"))
     assert not isinstance(answer, Recorded)
-    assert "ended without an answer: it used its 2 s of processor time" in answer.message
+    assert "ended without an answer: it used its 1 s of processor time" in answer.message
 
 
 def test_host_code_that_takes_all_memory_is_refused(record):

@@ -106,6 +106,7 @@ def test_a_pool_that_was_started_judges_by_the_process_that_it_started(task):
     assert run(work) == ("ok", [])
 
 
+@pytest.mark.long
 def test_a_referees_process_ends_with_its_parent_whatever_it_had_to_say(own_cpu):
     """The answer that nobody read makes a reset of the end of its input."""
     owner = RefereeProcess(own_cpu, CONFIG, sorted(os.sched_getaffinity(0)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -306,23 +305,18 @@ def test_an_episode_has_three_profiles_and_a_resume_counts_them():
 
 
 @pytest.mark.long
-def test_the_command_judges_a_pass_and_says_what_limits_it(tmp_path):
+def test_the_command_judges_a_pass_and_says_what_limits_it(call, referee_inside, tmp_path):
     case = cases_of("honest")["pass_with_its_own_cpp"]
     place = tmp_path / "pass"
     place.mkdir()
     for name, text in case.candidate.files.items():
         (place / name).write_text(text)
-    words = [
-        str(place),
-        str(write_case(tmp_path / "task", case.task).path),
-        "--runs-dir",
-        str(tmp_path / "runs"),
-    ]
-    command = [sys.executable, "-m", "passagent", "profile", *words]
-    shown = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert shown.returncode == 0, shown.stderr
-    assert "headroom" in shown.stdout and "what limits it:" in shown.stdout
-    said = json.loads(subprocess.run([*command, "--json"], capture_output=True, check=True).stdout)
+    task = write_case(tmp_path / "task", case.task).path
+    words = ["profile", place, task, "--runs-dir", tmp_path / "runs"]
+    code, shown, err = call(*words)
+    assert code == 0, err
+    assert "headroom" in shown and "what limits it:" in shown
+    said = json.loads(call(*words, "--json")[1])
     evidence = said.pop("evidence")
     record = Profile.model_validate(said)
     assert (record.format, record.tier) == ("profile/1", "free")

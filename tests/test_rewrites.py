@@ -80,7 +80,7 @@ def test_explain_names_the_places_of_shipped_passes(model):
     assert {site.name for site in explained.replaced} == EXPECTED
 
 
-def test_compiled_model_follows_each_change_of_its_parameters(model):
+def test_compiled_model_follows_each_change_of_its_parameters(model, no_kernels):
     run = compiled(model)
     with torch.no_grad():
         check(run, model, 2, 3, 5)  # the batch becomes symbolic
@@ -97,7 +97,7 @@ def test_compiled_model_follows_each_change_of_its_parameters(model):
         torch.testing.assert_close(run(x), model(x))
 
 
-def test_optimizer_step_is_seen_by_the_compiled_model(model):
+def test_optimizer_step_is_seen_by_the_compiled_model(model, no_kernels):
     run = compiled(model)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     with torch.no_grad():
@@ -108,7 +108,7 @@ def test_optimizer_step_is_seen_by_the_compiled_model(model):
         check(run, model)
 
 
-def test_gradients_are_eagers_where_the_model_trains(model):
+def test_gradients_are_eagers_where_the_model_trains(model, no_kernels):
     run, x, twin = compiled(model), image(2), copy.deepcopy(model)
     run(x).square().mean().backward()
     twin(x).square().mean().backward()
@@ -116,7 +116,7 @@ def test_gradients_are_eagers_where_the_model_trains(model):
         torch.testing.assert_close(own.grad, other.grad, rtol=1e-3, atol=1e-5)
 
 
-def test_training_mode_and_autocast_are_left_as_they_are(model):
+def test_training_mode_and_autocast_are_left_as_they_are(model, no_kernels):
     run = compiled(model)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         x = image(2)
@@ -127,7 +127,7 @@ def test_training_mode_and_autocast_are_left_as_they_are(model):
     torch.testing.assert_close(model.norm.running_mean, twin.norm.running_mean)
 
 
-def test_options_for_inductor_leave_out_what_must_be_prepared(model):
+def test_options_for_inductor_leave_out_what_must_be_prepared(model, no_kernels):
     options = pa.inductor_options(SHIPPED)
     run = torch.compile(model, options=options)
     with torch.no_grad(), no_cached_graphs():
@@ -203,7 +203,7 @@ MASKS = [
 
 
 @pytest.mark.parametrize(("mask", "groups", "expected"), MASKS)
-def test_an_attention_is_written_without_the_mask_that_says_nothing(mask, groups, expected):
+def test_an_attention_is_written_without_the_mask_that_says_nothing(mask, groups, expected, no_kernels):
     torch.manual_seed(0)
     model, x = Masked(mask, groups).eval(), torch.randn(2, 6, 32)
     with torch.no_grad():
@@ -233,7 +233,7 @@ class Tables(nn.Module):
         return x * table + angles.cos() + view + noise.t() + self.count.square()
 
 
-def test_what_is_computed_of_parameters_alone_is_prepared_and_follows_them():
+def test_what_is_computed_of_parameters_alone_is_prepared_and_follows_them(no_kernels):
     torch.manual_seed(0)
     model, x = Tables().eval(), torch.randn(3, 6, 4)
     with torch.no_grad():
@@ -278,7 +278,7 @@ def test_output_of_a_replaced_operator_has_eagers_strides():
         torch.testing.assert_close(run(x), model(x), **TOLERANCE)
 
 
-def test_write_into_a_view_of_an_output_is_seen_through_it():
+def test_write_into_a_view_of_an_output_is_seen_through_it(no_kernels):
     class Written(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -313,7 +313,7 @@ def test_replacement_that_is_not_eagers_is_refused_with_its_reason(tmp_path, rep
     assert reason in miss.reason and not explained.replaced
 
 
-def test_package_holds_passes_as_files_and_refuses_changed_ones(model, tmp_path):
+def test_package_holds_passes_as_files_and_refuses_changed_ones(model, tmp_path, no_kernels):
     shipped = [each for each in load_packages(SHIPPED)[0].rewrites if each.name in EXPECTED]
     pack([], tmp_path / "kept", shipped)
     package = load_package(tmp_path / "kept")
@@ -354,7 +354,7 @@ def replacement(x):
 """
 
 
-def test_each_of_many_passes_is_timed_by_a_side_that_was_compiled(tmp_path, monkeypatch):
+def test_each_of_many_passes_is_timed_by_a_side_that_was_compiled(tmp_path, monkeypatch, no_kernels):
     """Dynamo compiles one function eight times, here once, and runs eager then."""
 
     class Many(nn.Module):

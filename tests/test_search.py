@@ -100,7 +100,7 @@ def test_island_with_the_same_seed_and_replies_has_the_same_tree(store, task, po
                 await asyncio.sleep(rng.random() * 0.02)
                 return await super().complete(messages, tools)
 
-        settings = {"islands": 2, "iters": 14, "stagnation": 99, "policy": policy}
+        settings = {"islands": 2, "iters": 8, "stagnation": 99, "policy": policy}
         session = open_tiny(store, task, model=Jitter(), seed=5, **settings)
         finish(session)
         shapes.append(shape(store, session.run.id))

@@ -20,7 +20,7 @@ from passagent.tasks.inputs import generator_of
 from passagent.tasks.meta import TensorMeta
 from passagent.tasks.special import KINDS, exchanged, step_bits
 
-CONFIG = EvaluatorConfig(budget_s=0.05)
+CONFIG = EvaluatorConfig(budget_s=1e-6)
 ROWS, COLUMNS = 32, 24
 F32, I64 = "float32", "int64"
 PASS = '''
@@ -30,8 +30,6 @@ from passagent.kernels import cpp_kernel
 KERNEL = cpp_kernel("""
 #include <cmath>
 #include <algorithm>
-#include <limits>
-template <class T> constexpr T LARGEST = std::numeric_limits<T>::max();
 template <class Out, class In, class Other>
 void f(Out* out, const In* x, const Other* y, int64_t rows, int64_t n) {{
   for (int64_t row = 0; row < rows; ++row, x += n, y += n) {{
@@ -106,23 +104,8 @@ MEAN = """double sum = 0, count = 0;
     out[row] = sum / %s;"""
 GRAPHS = {
     "isfinite": Graph("torch.isfinite(a)", "std::isfinite(x[i])", "true", "bool"),
-    "nan_to_num": Graph(
-        "torch.nan_to_num(a)",
-        "x[i] != x[i] ? 0 : std::min(std::max(x[i], -LARGEST<In>), LARGEST<In>)",
-        "x[i]",
-        F32,
-    ),
     "padding": Graph("a.ne(1)", "x[i] != 1", "true", "bool", (I64,), ("min_val = 0", "max_val = 250001")),
     "threshold": Graph("a.gt(1000000.0)", "x[i] > 1000000.0f", "false", "bool"),
-    "clamp": Graph("a.clamp(min=-1e6)", "x[i] < -1e6f ? -1e6f : x[i]", "x[i]", F32),
-    "remainder": Graph(
-        "a.remainder(7)",
-        "(x[i] % 7 + 7) % 7",
-        "(int16_t(x[i]) % 7 + 7) % 7",
-        I64,
-        (I64,),
-        ("min_val = 0", "max_val = 99"),
-    ),
     "long": Graph("a.long()", "int64_t(x[i])", "int32_t(x[i])", I64),
     "quantised": Graph(
         "a.round().clamp(-128, 127).to(torch.int8)",

@@ -87,7 +87,7 @@ def reordered(graph: fx.Graph, seed: int) -> fx.Graph:
     return made
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(programs(), st.integers(0, 1 << 30))
 def test_names_and_order_do_not_matter(program, seed):
     graph = build(program)
@@ -95,7 +95,7 @@ def test_names_and_order_do_not_matter(program, seed):
     assert hashed(reordered(graph, seed)) == hashed(graph)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(programs(), st.data())
 def test_each_operator_operand_and_literal_matters(program, data):
     inputs, steps, outputs = program

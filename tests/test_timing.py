@@ -184,7 +184,7 @@ def test_a_machine_that_disturbs_either_side_is_no_candidates_fault(is_told):
             lost = random.exponential(2000 if is_told else 4000)
             samples.add(answer(20, 10, 260 + lost, is_told * random.random() * lost))
 
-    assert sum(clocks.hides_time(pair) is not None for _ in range(2000)) <= 4
+    assert sum(clocks.hides_time(pair) is not None for _ in range(500)) <= 1
 
 
 def test_the_wait_for_a_core_is_not_held_against_a_candidate():
