@@ -64,6 +64,11 @@ TASKS = {
         [[([2, 3, 8, 8], F32), ([4, 3, 3, 3], F32), ([4], F32)]],
     ),
     "matmul": TaskText("tmp_0 = in_0 @ in_1\nreturn (tmp_0,)", [[([32, 16], F32), ([16, 16], F32)]]),
+    "product_half": TaskText(
+        "tmp_0 = in_0 @ in_1\ntmp_1 = tmp_0.max(-1)\ntmp_2 = tmp_1[0]\ntmp_3 = tmp_1[1]\n"
+        "return (tmp_0, tmp_2, tmp_3)",
+        [[([32, 48], BF16), ([48, 16], BF16)]],
+    ),
     "product_relu_half": TaskText(
         "tmp_0 = in_0 @ in_1\ntmp_1 = torch.nn.functional.relu(tmp_0)\nreturn (tmp_1,)",
         [[([192, 128], F16), ([128, 256], F16)]],
@@ -102,6 +107,7 @@ TASKS = {
         "tmp_3 = torch.exp(tmp_2)\ntmp_4 = torch.tanh(tmp_3)\nreturn (tmp_4,)",
         [[([4, 512], F32)]],
     ),
+    "wide_sine": TaskText("tmp_0 = torch.sin(in_0)\nreturn (tmp_0,)", [[([256, 1024], F32)]]),
     "mean": TaskText(
         "tmp_0 = in_0 * in_0\ntmp_1 = tmp_0.mean(-1, keepdim=True)\nreturn (tmp_1,)", [[([8, 32], F32)]]
     ),
@@ -149,6 +155,10 @@ TASKS = {
     ),
     "copy_into_cache": TaskText(
         "tmp_0 = in_0 * 2.0\ntmp_1 = in_1.copy_(tmp_0)\nreturn (tmp_0,)", [[([4, 512], F32)] * 2]
+    ),
+    "put_into_cache": TaskText(
+        "tmp_0 = in_0 * 2.0\ntmp_1 = in_1.index_put_((in_2,), tmp_0)\nreturn (tmp_0,)",
+        [[([2, 512], F32), ([8, 512], F32), ([2], I64, ["data = [3, 6]"])]],
     ),
     "slice_of_cache": TaskText(
         "tmp_0 = in_0 * 2.0\nin_1[slice(2, 4, None)] = tmp_0\nreturn (tmp_0,)",
@@ -220,6 +230,14 @@ TASKS = {
         "tmp_0 = in_0 * 2.0\ntmp_1 = torch.nn.functional.relu(tmp_0)\nreturn (tmp_1,)",
         [[([4, 64], F32, ["mean = 0.5", "std = 0.5", "min_val = 0.0"])]],
     ),
+    "relu_of_negatives": TaskText(
+        "tmp_0 = in_0 * 2.0\ntmp_1 = torch.nn.functional.relu(tmp_0)\nreturn (tmp_1,)",
+        [[([4, 64], F32, ["mean = -900.0", "std = 0.5", "max_val = -0.5"])]],
+    ),
+    "centred": TaskText(
+        "tmp_0 = in_0.mean(-1, keepdim=True)\ntmp_1 = in_0 - tmp_0\ntmp_2 = tmp_1 * 0.125\nreturn (tmp_2,)",
+        [[([2, 1 << 17], BF16)]],
+    ),
     "token_types": TaskText(
         "tmp_0 = torch.nn.functional.embedding(in_0, in_1)\ntmp_1 = tmp_0 + in_2\nreturn (tmp_1,)",
         [[([4, 6], I64, ["min_val = 0", "max_val = 0"]), ([2, 16], F32), ([4, 6, 16], F32)]],
@@ -227,6 +245,10 @@ TASKS = {
     "embedding": TaskText(
         "tmp_0 = torch.nn.functional.embedding(in_0, in_1)\ntmp_1 = tmp_0 * 2.0\nreturn (tmp_1,)",
         [[([8, 32], I64, ["min_val = 0", "max_val = 49"]), ([50, 64], F32)]],
+    ),
+    "all_kept": TaskText(
+        "tmp_0 = in_0.to(torch.float32)\ntmp_1 = tmp_0 * in_1\nreturn (tmp_1,)",
+        [[([4, 64], I64, ["data = " + repr([1] * 256)]), ([4, 64], F32)]],
     ),
     "gather_table": TaskText(
         "tmp_0 = in_0.reshape(8, 8)\ntmp_1 = torch.nn.functional.avg_pool1d(tmp_0, 2)\nreturn (tmp_1,)",
