@@ -244,7 +244,7 @@ def test_a_second_process_takes_the_compiled_graph_from_the_cache(my_passes, oth
             got = torch.compile(model, options=options)(*inputs)
         torch.testing.assert_close(got, model(*inputs).detach(), rtol=1e-4, atol=1e-5)
         hits = counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"]
-        print(json.dumps([hits, options["pre_grad_custom_pass"].runs]))
+        print(json.dumps([hits, int(options["pre_grad_custom_pass"].last is not None)]))
     """
     shutil.copytree(my_passes, tmp_path / "my_passes")
     where = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
