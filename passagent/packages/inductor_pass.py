@@ -1,66 +1,17 @@
-"""Passes beside Inductor: a pass over Dynamo's graph, and the backend `passagent` of torch.compile."""
+"""Passes beside Inductor: the backend `passagent` of torch.compile."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch._inductor.config as inductor_config
 from torch import fx
-from torch._inductor.custom_graph_pass import CustomGraphPass
 
 from passagent.errors import UsageError
-from passagent.packages.loading import Package, Passes, load_packages
+from passagent.packages.loading import load_packages
 from passagent.packages.package_operators import overload
 from passagent.packages.rewriting import Rewriting, rewrite
-
-_KEY = "pre_grad_custom_pass"
-
-
-class PassesInGraph(CustomGraphPass):
-    """Runs the passes of packages, after another custom pass that was there (`before`).
-
-    `last` is what the latest graph became. Inductor's caches know it by the content of the packages: where
-    they hold a compiled graph, it does not run.
-    """
-
-    def __init__(self, packages: Iterable[Package], before: Any = None) -> None:
-        self.packages, self.before = list(packages), before
-        self.last: Rewriting | None = None
-
-    def __call__(self, graph: fx.Graph) -> None:
-        """Rewrite a graph that Dynamo captured."""
-        for graph_pass in _several(self.before):
-            graph_pass(graph)
-        self.last = rewrite(graph, self.packages)
-        _lower(self.last)
-
-    def uuid(self) -> Any:
-        """The content of the packages and of this code; None, no caching, if another pass has none."""
-        others = [getattr(graph_pass, "uuid", lambda: None)() for graph_pass in _several(self.before)]
-        if None in others:
-            return None
-        return ("passagent", _code(), *(package.digest for package in self.packages), *map(repr, others))
-
-    def __deepcopy__(self, _memory: dict[int, Any]) -> PassesInGraph:
-        """Itself: Inductor copies its configuration, and packages may be parts of what a directory holds."""
-        return self
-
-    def __getstate__(self) -> dict[str, Any]:
-        packages = [(str(package.path), [each.name for each in package.passes]) for package in self.packages]
-        return {"packages": packages, "uuid": self.uuid()}
-
-
-def inductor_options(passes: Passes) -> dict[str, Any]:
-    """Options for `torch.compile(model, options=...)`, to be merged with others: `{**mine, **these}`.
-
-    A custom pass that Inductor's configuration has already runs first. Rewrites that prepare values of
-    parameters are left out: these take `backend="passagent"`. Raises UsageError, PassagentError.
-    """
-    return {_KEY: PassesInGraph(load_packages(passes), inductor_config.pre_grad_custom_pass)}
 
 
 def passagent(
@@ -105,20 +56,6 @@ def _copied(graph_module: fx.GraphModule) -> fx.GraphModule:
     copied.meta = graph_module.meta
     copied._param_name_to_source = graph_module._param_name_to_source
     return copied
-
-
-def _several(passes: Any) -> list[Any]:
-    if passes is None:
-        return []
-    return list(passes) if isinstance(passes, list | tuple) else [passes]
-
-
-def _code() -> str:
-    """A hash of what decides how a graph is rewritten."""
-    here = Path(__file__).parent
-    places = here, here.parent / "evaluator" / "matching", here.parent / "passes"
-    texts = [file.read_bytes() for place in places for file in sorted(place.glob("*.py"))]
-    return hashlib.sha256(b"\0".join(texts)).hexdigest()
 
 
 def _lower(done: Rewriting) -> None:
