@@ -288,10 +288,7 @@ def _arranger(arguments: list[Any]) -> Callable[[Sequence[Any]], list[Any]]:
             return tensors[part.number]
         return tuple(put(item, tensors) for item in part) if isinstance(part, tuple) else part
 
-    if any(isinstance(part, tuple) for part in arguments):
-        return lambda tensors: [put(part, tensors) for part in arguments]
-    pairs = [(part.number, None) if isinstance(part, _Place) else (-1, part) for part in arguments]
-    return lambda tensors: [tensors[at] if at >= 0 else constant for at, constant in pairs]
+    return lambda tensors: [put(part, tensors) for part in arguments]
 
 
 NAMESPACE = "passagent"
