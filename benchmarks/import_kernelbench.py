@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -67,10 +68,12 @@ def main() -> None:
             "refused": Counter(row.reason for row in own if row.reason),
         }
         print(level, levels[level])
+    command = ["git", "-C", asked.path, "rev-parse", "HEAD"]
+    head = subprocess.run(command, capture_output=True, text=True, check=False)
     fields = {"name", "reason", "message", "is_exact", "operators", "cut", "weak"}
     data = {
         "environment": describe(asked.device, 1),
-        "suite_commit": problems[0].origin.commit,
+        "suite_commit": head.stdout.strip(),
         "max_input_mib": asked.max_input,
         "sample": asked.sample,
         "not_run": len(problems) - len(rows),

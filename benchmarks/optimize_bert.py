@@ -63,14 +63,14 @@ def measure(package: str, threads: int) -> None:
     import numpy as np
     import torch
 
-    import passagent as pa
     from passagent.evaluator.hardware.devices import find_device
     from passagent.evaluator.hardware.leases import DeviceLease
     from passagent.tasks.extract.model_capture import load_model
 
     torch.set_num_threads(threads)
     model = load_model(FACTORY)
-    sides = [torch.compile(model.module), torch.compile(model.module, options=pa.inductor_options(package))]
+    options = {"passes": str(package)}
+    sides = [torch.compile(model.module), torch.compile(model.module, backend="passagent", options=options)]
     wall, cpu = [], []
     with torch.no_grad():
         outputs = [side(*model.args)[0] for side in sides for _ in range(5)]

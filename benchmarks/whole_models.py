@@ -132,16 +132,15 @@ def profile(given: argparse.Namespace, name: str, batch: int, package: str) -> d
     """Which kernels take the time of a call, without and with the package. Runs in a process of its own."""
     from torch.profiler import ProfilerActivity
 
-    import passagent as pa
-
     module, inputs = model_of(name, batch, given.device, given.small)
     on_cpu = given.device == "cpu"
     activity = ProfilerActivity.CPU if on_cpu else ProfilerActivity.CUDA
     took = f"self_{'cpu' if on_cpu else 'device'}_time_total"
     found: dict[str, Any] = {}
-    for side, options in (("inductor", None), ("inductor + passes", pa.inductor_options(package))):
+    with_passes = {"backend": "passagent", "options": {"passes": str(package)}}
+    for side, how in (("inductor", {}), ("inductor + passes", with_passes)):
         torch._dynamo.reset()
-        compiled = torch.compile(module, options=options, dynamic=False)
+        compiled = torch.compile(module, dynamic=False, **how)
         with torch.no_grad():
             for _ in range(3):
                 compiled(*inputs)

@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Bench", "Collection", "Evaluator", "InfrastructureError", "Node", "Nodes", "PassagentError", "Plan",
     "Result", "Run", "RunOptions", "TaskError", "UsageError", "apply", "bench", "build_dataset", "collect",
-    "deploy", "explain", "export", "extract", "extract_regions", "fork", "inductor_options", "load_task",
+    "deploy", "explain", "export", "extract", "extract_regions", "fork", "load_task",
     "measure", "open_run", "optimize", "package", "resume", "run",
 ]  # fmt: skip
 

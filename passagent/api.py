@@ -31,7 +31,6 @@ from passagent.packages.model_api import (
     explain,
     extract,
     extract_regions,
-    inductor_options,
     measure,
     optimize,
     package,
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Bench", "Collection", "Evaluator", "InfrastructureError", "Node", "Nodes", "PassagentError", "Plan",
     "Result", "Run", "RunOptions", "TaskError", "UsageError", "apply", "bench", "build_dataset", "collect",
-    "deploy", "explain", "export", "extract", "extract_regions", "fork", "inductor_options", "load_task",
+    "deploy", "explain", "export", "extract", "extract_regions", "fork", "load_task",
     "measure", "open_run", "optimize", "package", "resume", "run",
 ]  # fmt: skip
 

@@ -13,7 +13,6 @@ import torch
 from plans import replay_of
 from torch._inductor.utils import run_and_get_code
 
-import passagent as pa
 from passagent.config import EvaluatorConfig
 from passagent.errors import TaskError, UsageError
 from passagent.evaluator.judging.referee import Referee
@@ -310,7 +309,7 @@ def test_it_trains(joined, no_kernels):
     torch.manual_seed(0)
     model, x = TwoLinears(), torch.randn(6, 16)
     expected = torch.autograd.grad(model(x).sum(), [model.w, model.v])
-    compiled = torch.compile(model, options=pa.inductor_options(str(joined)))
+    compiled = torch.compile(model, backend="passagent", options={"passes": str(joined)})
     torch.testing.assert_close(torch.autograd.grad(compiled(x).sum(), [model.w, model.v]), expected)
 
 

@@ -82,8 +82,8 @@ def compile_model(
 class Deployed:
     """A model with packages, called like the model; all attributes are the model's.
 
-    The first call without gradients warns, in one line each, of passes of a package that match nothing, and
-    of those whose plans do not fit. One warning says why a call cannot be the replay of a CUDA graph.
+    The first call without gradients warns of passes of a package that fit nowhere, in one line each. One
+    warning says why a call cannot be the replay of a CUDA graph.
     """
 
     def __init__(
@@ -91,7 +91,6 @@ class Deployed:
     ) -> None:
         self._model, self._packages, self._is_frozen = model, packages, settings.is_frozen
         self._replaced, self._told, self._is_checked = set[str](), set[str](), False
-        self._counts = self._calls()
         self._compiled = compile_model(model, packages, settings, self._replaced)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -112,20 +111,9 @@ class Deployed:
             raise AttributeError(name)
         return getattr(self.__dict__["_model"], name)
 
-    def _calls(self) -> dict[str, tuple[int, int]]:
-        """How often a plan of each pass ran in this process, and how often its pattern did instead."""
-        return {
-            each.name: (
-                sum(operator.planned for operator in each.operators.values()),
-                sum(operator.fallen_back for operator in each.operators.values()),
-            )
-            for package in self._packages
-            for each in package.passes
-        }
-
     def _problems(self) -> list[str]:
         """Say which passes do nothing. A directory without a manifest holds what fits other models, too."""
-        lines, calls = list[str](), self._calls()
+        lines = list[str]()
         for package in self._packages:
             if "torch" not in package.manifest:
                 continue
@@ -134,14 +122,12 @@ class Deployed:
                 names += [rewrite.name for rewrite in package.rewrites]
             packaged, here = package.manifest["torch"], str(torch.__version__)
             versions = "" if packaged == here else f" (packaged with torch {packaged}, this is {here})"
-            for name in names:
-                after, before = calls.get(name, (0, 0)), self._counts.get(name, (0, 0))
-                planned, fallen_back = after[0] - before[0], after[1] - before[1]
-                if not planned and fallen_back:
-                    lines.append(f"{package.path.name}: none of the plans of {name} fits{versions}")
-                elif not planned and name not in self._replaced:
-                    lines.append(f"{package.path.name}: {name} does nothing here{versions}")
-        return [f"{line}; passagent explain says more" for line in lines]
+            lines += [
+                f"{package.path.name}: {name} does nothing here{versions}; passagent explain says more"
+                for name in names
+                if name not in self._replaced
+            ]
+        return lines
 
 
 def deploy(model: Callable[..., Any], passes: Passes) -> Deployed:

@@ -1,81 +1,17 @@
-"""Passes beside Inductor: a pass over Dynamo's graph, and the backend `passagent` of torch.compile."""
+"""Passes beside Inductor: the backend `passagent` of torch.compile."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch._inductor.config as inductor_config
 from torch import fx
-from torch._inductor.custom_graph_pass import CustomGraphPass
 
 from passagent.errors import UsageError
-from passagent.packages.loading import Package, Passes, load_package, load_packages
+from passagent.packages.loading import load_packages
 from passagent.packages.package_operators import overload
 from passagent.packages.rewriting import Rewriting, rewrite
-
-_KEY = "pre_grad_custom_pass"
-
-
-class PassesInGraph(CustomGraphPass):
-    """Runs the passes of packages, after another custom pass that was there (`before`).
-
-    `last` is what the latest graph became. Inductor's caches know it by the content of the packages: where
-    they hold a compiled graph, it does not run.
-    """
-
-    def __init__(self, packages: Iterable[Package], before: Any = None) -> None:
-        self.packages, self.before = list(packages), before
-        self.last: Rewriting | None = None
-        self.runs = 0
-        self.replaced = set[str]()
-        """Names of passes that fit in any graph."""
-
-    def __call__(self, graph: fx.Graph) -> None:
-        """Rewrite a graph that Dynamo captured."""
-        for graph_pass in _several(self.before):
-            graph_pass(graph)
-        self.runs += 1
-        self.last = rewrite(graph, self.packages)
-        self.replaced |= {site.name for site in self.last.replaced}
-        _lower({replaced.operator for replaced in self.last.replaced} - {""})
-
-    def uuid(self) -> Any:
-        """The content of the packages and of this code; None, no caching, if another pass has none."""
-        others = [getattr(graph_pass, "uuid", lambda: None)() for graph_pass in _several(self.before)]
-        if None in others:
-            return None
-        return ("passagent", _code(), *(package.digest for package in self.packages), *map(repr, others))
-
-    def __deepcopy__(self, _memory: dict[int, Any]) -> PassesInGraph:
-        """Itself: Inductor copies its configuration, and packages may be parts of what a directory holds."""
-        return self
-
-    def __getstate__(self) -> dict[str, Any]:
-        packages = [(str(package.path), [each.name for each in package.passes]) for package in self.packages]
-        return {"packages": packages, "uuid": self.uuid()}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        packages = [(load_package(path), names) for path, names in state["packages"]]
-        self.__init__(  # type: ignore[misc]
-            [
-                replace(package, passes=[each for each in package.passes if each.name in names])
-                for package, names in packages
-            ]
-        )
-
-
-def inductor_options(passes: Passes) -> dict[str, Any]:
-    """Options for `torch.compile(model, options=...)`, to be merged with others: `{**mine, **these}`.
-
-    A custom pass that Inductor's configuration has already runs first. Rewrites that prepare values of
-    parameters are left out: these take `backend="passagent"`. Raises UsageError, PassagentError.
-    """
-    return {_KEY: PassesInGraph(load_packages(passes), inductor_config.pre_grad_custom_pass)}
 
 
 def passagent(
@@ -96,18 +32,13 @@ def passagent(
     if "passes" not in inductor:
         raise UsageError('backend "passagent": name packages: options={"passes": "my_passes"}')
     packages, replaced = load_packages(inductor.pop("passes")), inductor.pop("replaced", set())
-    before = inductor.pop(_KEY, inductor_config.pre_grad_custom_pass)
     trains = torch.is_grad_enabled() and any(getattr(each, "requires_grad", False) for each in example_inputs)
-    if any(package.graph_rewrites for package in packages):
-        graph_module = _copied(graph_module)
-    rewrites = [package.with_kernels(False) for package in packages]
-    done = rewrite(graph_module.graph, rewrites, prepares=not trains)
+    graph_module = _copied(graph_module)
+    done = rewrite(graph_module.graph, packages, prepares=not trains)
     replaced |= {site.name for site in done.replaced}
+    _lower(done)
     graph_module.recompile()
-    kernels = [package.with_kernels(True) for package in packages]
-    planned = PassesInGraph([package for package in kernels if package.passes], before)
-    planned.replaced = replaced
-    patches = {**(list_mode_options(mode) if mode else {}), **inductor, _KEY: planned}
+    patches = {**(list_mode_options(mode) if mode else {}), **inductor}
     prepared = done.prepared
     if prepared is None:
         return compile_fx(graph_module, example_inputs, config_patches=patches)  # type: ignore[return-value]
@@ -127,22 +58,8 @@ def _copied(graph_module: fx.GraphModule) -> fx.GraphModule:
     return copied
 
 
-def _several(passes: Any) -> list[Any]:
-    if passes is None:
-        return []
-    return list(passes) if isinstance(passes, list | tuple) else [passes]
-
-
-def _code() -> str:
-    """A hash of what decides how a graph is rewritten."""
-    here = Path(__file__).parent
-    places = here, here.parent / "evaluator" / "matching", here.parent / "passes"
-    texts = [file.read_bytes() for place in places for file in sorted(place.glob("*.py"))]
-    return hashlib.sha256(b"\0".join(texts)).hexdigest()
-
-
-def _lower(names: set[str]) -> None:
-    """Tell Inductor that the operators are called as they are; from Python without torch's dispatcher."""
+def _lower(done: Rewriting) -> None:
+    """Tell Inductor that operators are called as they are; from Python without torch's dispatcher."""
     from torch._inductor import ir
     from torch._inductor.lowering import lowerings, make_fallback, register_lowering
     from torch._inductor.virtualized import V
@@ -166,7 +83,7 @@ def _lower(names: set[str]) -> None:
 
         return lowered
 
-    for name in sorted(names):
+    for name in sorted({site.operator for site in done.replaced} - {""}):
         if overload(name) not in lowerings:
             make_fallback(overload(name), warn=False)
             register_lowering(overload(name), type_promotion_kind=None)(lowering(overload(name)))

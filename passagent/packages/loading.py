@@ -6,7 +6,7 @@ import hashlib
 import importlib.util
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from passagent.packages.package_operators import (
     PlannedOperator,
     Skeleton,
     register,
-    split_values,
+    split,
 )
 from passagent.passes import Rewrite, load, load_directory
 from passagent.plan import artefact
@@ -81,11 +81,6 @@ class Package:
     def graph_rewrites(self) -> list[Rewrite]:
         """All that is put in as operators of torch, those of passes included."""
         return [*self.rewrites, *(each.rewrite for each in self.passes if each.rewrite)]
-
-    def with_kernels(self, is_so: bool) -> Package:
-        """The part whose passes launch kernels, or the one that is put in as operators of torch."""
-        passes = [each for each in self.passes if (each.rewrite is None) == is_so]
-        return replace(self, passes=passes, rewrites=[] if is_so else self.rewrites)
 
 
 class CompileSettings(NamedTuple):
@@ -191,25 +186,16 @@ def _rewrite(
 ) -> Rewrite:
     """A pass that calls operators alone, as these in a graph."""
 
-    def fitting(bound: dict[str, Any]) -> tuple[PlannedOperator | None, list[Any]]:
-        skeleton, tensors = split_values(bound)
+    def applies(**bound: Any) -> bool | dict[str, Any]:
+        skeleton, tensors = split(bound)
         named = (operators[name] for bindings, name in skeletons if same_literal(bindings, skeleton))
-        return next((operator for operator in named if operator.has_plan(tensors)), None), tensors
+        fitting = (operator for operator in named if operator.has_plan(tensors))
+        return next(({"_operator": operator} for operator in fitting), False)
 
-    def applies(**bound: Any) -> bool:
-        return fitting(bound)[0] is not None
+    def replacement(_operator: PlannedOperator, **bound: Any) -> Any:
+        return _operator.computed(split(bound)[1])
 
-    def replacement(**bound: Any) -> Any:
-        operator, tensors = fitting(bound)
-        assert operator is not None
-        return operator.computed(tensors)
-
-    doc = "Operators of torch that a recorded pass calls."
-    return Rewrite(planned.name, (planned.pattern_graph,), applies, replacement, doc, Path(planned.file))
-
-
-def never_called(*_: Any) -> None:
-    """Stand for a call in a graph that is only matched."""
+    return Rewrite(planned.name, (planned.pattern_graph,), applies, replacement, Path(planned.file))
 
 
 def operator_name(recorded: Pass, skeleton: Skeleton, calls: Sequence[PlannedCall]) -> str:

@@ -117,17 +117,6 @@ def deploy(model: Callable[..., Any], passes: Passes) -> Deployed:
     return deployed(model, passes)
 
 
-def inductor_options(passes: Passes) -> dict[str, Any]:
-    """Options for `torch.compile(model, options={**mine, **inductor_options("my_passes")})`.
-
-    passes: a package's directory or name, or several. A custom pass of Inductor's configuration still runs,
-    before these. Raises UsageError, PassagentError.
-    """
-    from passagent.packages import inductor_pass
-
-    return inductor_pass.inductor_options(passes)
-
-
 def apply(graph_module: GraphModule, passes: Passes) -> GraphModule:
     """Put a package's operators into a graph that Dynamo captured, for eager calls; changes and returns it.
 

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import fx
 from torch.library import Library
-from torch.utils._pytree import tree_map_only
 
 from passagent.errors import PassagentError
 from passagent.evaluator.matching.pattern import PassLoadError
@@ -34,30 +33,18 @@ Skeleton = dict[str, Any]
 """Each parameter's value as plain data (graphio.py), in which the call's tensors are the nodes a0, a1, ..."""
 
 
-def split(bindings: Mapping[str, Any]) -> tuple[Skeleton, list[fx.Node]]:
-    """The skeleton of a match's bindings, and the nodes at its tensors."""
-    tensors, places = list[fx.Node](), fx.Graph()
+def split(bindings: Mapping[str, Any]) -> tuple[Skeleton, list[Any]]:
+    """The skeleton of a match's bindings, and the nodes or tensors in them."""
+    tensors, places = list[Any](), fx.Graph()
 
-    def place(node: fx.Node) -> fx.Node:
-        tensors.append(node)
+    def place(leaf: Any) -> Any:
+        if not isinstance(leaf, fx.Node | torch.Tensor):
+            return leaf
+        tensors.append(leaf)
         return places.placeholder(f"a{len(tensors) - 1}")
 
-    return {name: plain_value(fx.node.map_arg(bindings[name], place)) for name in sorted(bindings)}, tensors
-
-
-def split_values(bound: Mapping[str, Any]) -> tuple[Skeleton, list[torch.Tensor]]:
-    """Split as `split` does, where tensors are bound."""
-    nodes, places, tensors = dict[str, Any](), fx.Graph(), dict[fx.Node, torch.Tensor]()
-
-    def place(tensor: torch.Tensor) -> fx.Node:
-        node = places.placeholder("tensor")
-        tensors[node] = tensor
-        return node
-
-    for name, value in bound.items():
-        nodes[name] = tree_map_only(torch.Tensor, place, value)
-    skeleton, order = split(nodes)
-    return skeleton, [tensors[node] for node in order]
+    placed = {name: fx.node.map_aggregate(bindings[name], place) for name in sorted(bindings)}
+    return {name: plain_value(value) for name, value in placed.items()}, tensors
 
 
 def join(skeleton: Skeleton, tensors: Sequence[Any]) -> dict[str, Any]:
@@ -100,8 +87,8 @@ log = logging.getLogger("passagent")
 
 Layout = tuple[tuple[int, ...], tuple[int, ...], str]
 """Shape, strides (1 where the size is 1) and dtype of a tensor."""
-Key = tuple[Layout | None, ...]
-"""The layout of each tensor of a call; None where a plan does not look at it."""
+Key = tuple[Layout, ...]
+"""The layout of each tensor of a call."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +102,11 @@ class PlannedCall:
 def layout_of(value: torch.Tensor) -> Layout:
     """Return the layout of a tensor."""
     return _layout(value.shape, value.stride(), str(value.dtype)[6:])
+
+
+def key_of(tensors: Sequence[torch.Tensor]) -> Key:
+    """Return the layouts of a call's tensors."""
+    return tuple(map(layout_of, tensors))
 
 
 def planned_layout(plan: Plan, number: int) -> Layout:
@@ -140,9 +132,8 @@ class PlannedOperator:
         self.skeleton, self.device = skeleton, device
         self.pattern: Callable[..., Any] = pattern_module(pattern, skeleton).forward
         self.count = tensor_count(skeleton)
-        self.calls = {_key(call, skeleton): call for call in calls}
+        self.calls = {key: call for call in calls if (key := planned_key(call, skeleton)) is not None}
         """The plans by what they are for."""
-        self.looked_at = [any(key[i] is not None for key in self.calls) for i in range(self.count)]
         self.planned = self.fallen_back = 0
         self._ready = threading.local()  # a replay has scratch memory of its own, for one thread
         self._failed: set[Key] = set()
@@ -164,7 +155,7 @@ class PlannedOperator:
     def _looked_up(self, tensors: Sequence[torch.Tensor]) -> Any:
         """The outputs, by the plan for these layouts if there is one."""
         ready: dict[Any, Callable[..., Any] | None] = self._ready.__dict__
-        key = self.key_of(tensors)
+        key = key_of(tensors)
         if key in self.calls and key not in ready:
             ready[key] = self._prepared(key, tensors)
         replay = ready.get(key)
@@ -180,12 +171,6 @@ class PlannedOperator:
         self.fallen_back += 1
         return self.by_pattern(*tensors)
 
-    def key_of(self, tensors: Sequence[torch.Tensor]) -> Key:
-        """The layouts of a call's tensors that plans look at."""
-        return tuple(
-            layout_of(t) if looks else None for t, looks in zip(tensors, self.looked_at, strict=True)
-        )
-
     def by_pattern(self, *tensors: torch.Tensor) -> Any:
         """Compute what the pattern says."""
         result = self.pattern(*tensors)
@@ -194,11 +179,11 @@ class PlannedOperator:
     def has_plan(self, tensors: Sequence[torch.Tensor]) -> bool:
         """A plan is for these tensors, whose sizes are known."""
         sizes = (size for tensor in tensors for size in (*tensor.shape, *tensor.stride()))
-        return all(isinstance(size, int) for size in sizes) and self.key_of(tensors) in self.calls
+        return all(isinstance(size, int) for size in sizes) and key_of(tensors) in self.calls
 
     def computed(self, tensors: Sequence[torch.Tensor]) -> Any:
         """The outputs by the operators that the plan for these tensors calls."""
-        call = self.calls[self.key_of(tensors)]
+        call = self.calls[key_of(tensors)]
         return compute(call.plan, _arranger(_given(call, self.skeleton))(tensors))
 
     def _prepared(self, key: Key, tensors: Sequence[torch.Tensor]) -> Callable[..., Any] | None:
@@ -273,14 +258,15 @@ def _are_owned(plan: Plan) -> bool:
     return len(set(bases)) == len(bases) and all(plan.values[base].kind == "made" for base in bases)
 
 
-def _key(call: PlannedCall, skeleton: Skeleton) -> Key:
-    """Return the layouts of the tensors that a plan is for."""
+def planned_key(call: PlannedCall, skeleton: Skeleton) -> Key | None:
+    """Return the layouts of the tensors that a plan is for; None if it does not look at one of them."""
     layouts: dict[int, Layout] = {}
     places = parts(_given(call, skeleton))
     for place, argument in zip(places, flattened(call.plan.inputs), strict=True):
         if isinstance(place, _Place) and isinstance(argument, ValueArg):
             layouts[place.number] = planned_layout(call.plan, argument.value)
-    return tuple(layouts.get(number) for number in range(tensor_count(skeleton)))
+    count = tensor_count(skeleton)
+    return tuple(layouts[number] for number in range(count)) if len(layouts) == count else None
 
 
 @dataclass(frozen=True)
@@ -302,10 +288,7 @@ def _arranger(arguments: list[Any]) -> Callable[[Sequence[Any]], list[Any]]:
             return tensors[part.number]
         return tuple(put(item, tensors) for item in part) if isinstance(part, tuple) else part
 
-    if any(isinstance(part, tuple) for part in arguments):
-        return lambda tensors: [put(part, tensors) for part in arguments]
-    pairs = [(part.number, None) if isinstance(part, _Place) else (-1, part) for part in arguments]
-    return lambda tensors: [tensors[at] if at >= 0 else constant for at, constant in pairs]
+    return lambda tensors: [put(part, tensors) for part in arguments]
 
 
 NAMESPACE = "passagent"

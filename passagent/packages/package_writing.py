@@ -22,19 +22,19 @@ from passagent.packages.loading import (
     MANIFEST,
     CompileSettings,
     Package,
-    never_called,
     operator_name,
 )
 from passagent.packages.package_operators import (
     PlannedCall,
-    PlannedOperator,
     Skeleton,
     layout_of,
     owned,
     pattern_module,
+    planned_key,
     planned_layout,
     split,
 )
+from passagent.packages.rewrites import stand_in
 from passagent.passes import Rewrite
 from passagent.plan import artefact
 from passagent.plan.arguments import ValueArg, leaves
@@ -225,7 +225,7 @@ def _bound(recording: Recording, source: Source) -> list[tuple[Call, Skeleton]]:
         def replacement(position: int, bindings: Bindings, calls: Any = recorded.calls) -> Any:
             skeleton, tensors = split(bindings)
             bound.append((calls[position], skeleton))
-            return never_called, tuple(tensors)
+            return stand_in, tuple(tensors)
 
         replace_calls(load_graph(subgraph.nodes).graph, passes, recorded.calls, replacement)
     return bound
@@ -235,11 +235,9 @@ def _undeployable(
     graph: fx.Graph, skeleton: Skeleton, call: PlannedCall, device: str, is_rewrite: bool
 ) -> str:
     """Why a plan cannot be an operator's; empty if it can. Those of rewrites may return other strides."""
-    operator = PlannedOperator(graph, skeleton, [call], device)
-    (key,) = operator.calls
-    if None in key:
+    layouts = planned_key(call, skeleton)
+    if layouts is None:
         return "it does not look at an input that the pattern takes, so its shape is not known"
-    layouts = [layout for layout in key if layout is not None]
     try:
         with FakeTensorMode():
             examples = [

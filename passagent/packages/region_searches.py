@@ -105,8 +105,9 @@ class RegionSearches:
             try:
                 async with asyncio.timeout(left_s) as limit:
                     for number, (path, files) in numbered:
-                        if spent := self._spent():
-                            self.stop(spent)
+                        for setting, left in self._left().items():
+                            if left <= 0:
+                                self.stop(f"all of {setting} is spent")
                         if self.stop_reason is not None:
                             return
                         await self._search(path, files, f"{number} of {len(tasks)}")
@@ -119,22 +120,10 @@ class RegionSearches:
         async with side_by_side(*searches) as under_way:
             await asyncio.gather(*under_way)
 
-    def _spent(self) -> str | None:
-        """Why no further search may begin: the runs together took the tokens or the money of one."""
+    def _left(self, task: Task | None = None) -> dict[str, float]:
+        """What all runs but a task's own have left of the tokens and the money of one, as settings."""
         limits = self.config.search
-        if limits.max_tokens is None and limits.max_cost is None:
-            return None
-        stored = runs_of(self.runs_dir)
-        if limits.max_tokens is not None and sum(run.tokens for run in stored) >= limits.max_tokens:
-            return f"{limits.max_tokens} tokens are spent"
-        if limits.max_cost is not None and sum(run.cost for run in stored) >= limits.max_cost:
-            return f"{limits.max_cost} USD are spent"
-        return None
-
-    def _left(self, task: Task) -> dict[str, float]:
-        """The settings of a task's run that limit it to what the runs of the others have left."""
-        limits = self.config.search
-        others = [run for run in runs_of(self.runs_dir) if run.task_key != task.key]
+        others = [run for run in runs_of(self.runs_dir) if task is None or run.task_key != task.key]
         settings = dict[str, float]()
         if limits.max_tokens is not None:
             settings["search.max_tokens"] = limits.max_tokens - sum(run.tokens for run in others)

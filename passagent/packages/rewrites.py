@@ -51,7 +51,8 @@ class RewrittenGraph:
     def __post_init__(self) -> None:
         written = Memory(self.graph).writes(self.graph.nodes)
         inputs = self.graph.find_nodes(op="placeholder")
-        self.derived |= {node for node in inputs if _is_parameter(node) and node not in written}
+        parameters = {node for node in inputs if (node.meta.get("tensor_dict") or {}).get(_STATIC)}
+        self.derived |= parameters - written
 
     def put(self, rewrite: Rewrite, pattern: fx.Graph, site: Match) -> None:
         """Put the replacement in place of a match. Raises DoesNotFit; the graph is then as it was."""
@@ -77,7 +78,7 @@ class RewrittenGraph:
             self._check_outputs(site, traced, nodes, eager)
             changed = self._propagated(site, traced, eager)
             if changed is None:
-                traced = _traced(rewrite, bound, nodes, [_order(value) for value in eager])
+                traced = _traced(rewrite, bound, nodes, [order_of(value) for value in eager])
                 changed = self._propagated(site, traced, eager)
             if changed is None:
                 raise DoesNotFit("its outputs cannot be laid out as eager's are")
@@ -155,12 +156,8 @@ class RewrittenGraph:
         They are where an operator does not run on others, and where a later operator writes into the outputs:
         it may be a view in one layout and a copy in the other.
         """
-        outputs = _outputs(traced)
-        changed = {
-            node: value
-            for node, value, before in zip(site.outputs, outputs, eager, strict=True)
-            if not _same_layout(value, before)
-        }
+        outputs = zip(site.outputs, map(_value, _returned(traced)), eager, strict=True)
+        changed = {node: value for node, value, before in outputs if not _same_layout(value, before)}
         if not changed:
             return {}
         memory = Memory(self.graph)
@@ -194,7 +191,7 @@ class RewrittenGraph:
     ) -> dict[fx.Node, fx.Node]:
         """Replace the match by the traced nodes. The copy of each of these."""
         planned = PlannedPass(rewrite.name, rewrite.file.name, pattern)
-        call = replace_match(self.graph, planned, site, replacement=lambda _: (_stand_in, tuple(nodes)))
+        call = replace_match(self.graph, planned, site, replacement=lambda _: (stand_in, tuple(nodes)))
         copies = dict(zip(traced.find_nodes(op="placeholder"), nodes, strict=True))
         with self.graph.inserting_before(call):
             for node in traced.nodes:
@@ -221,9 +218,8 @@ class RewrittenGraph:
         for node, like in self.returned.items():
             if node in output.all_input_nodes and not _same_layout(_example(node), like):
                 with self.graph.inserting_before(output):
-                    order, value = _order(like), node
-                    back = sorted(range(len(order)), key=order.__getitem__)
-                    for method, args in (("permute", order), ("contiguous", []), ("permute", back)):
+                    order, value = order_of(like), node
+                    for method, args in (("permute", order), ("contiguous", []), ("permute", inverse(order))):
                         value = self.graph.call_method(method, (value, *args))
                 value.meta["example_value"] = like
                 output.replace_input_with(node, value)
@@ -249,16 +245,12 @@ class RewrittenGraph:
         return Prepared(module, positions, examples)
 
 
-def _is_parameter(node: fx.Node) -> bool:
-    return bool((node.meta.get("tensor_dict") or {}).get(_STATIC))
-
-
 def _example(node: Any) -> Any:
     return node.meta.get("example_value") if isinstance(node, fx.Node) else node
 
 
-def _stand_in(*_: Any) -> None:
-    """Stand for the replacement until its operators are put in."""
+def stand_in(*_: Any) -> None:
+    """Stand for a call in a graph: until operators are put in, or where it is only matched."""
 
 
 def _traced(
@@ -275,9 +267,8 @@ def _traced(
         outputs = list(result) if isinstance(result, tuple | list) else [result]
         for number, order in enumerate(orders):
             if order is not None:
-                back = sorted(range(len(order)), key=order.__getitem__)
-                outputs[number] = outputs[number].permute(order).clone(memory_format=torch.contiguous_format)
-                outputs[number] = outputs[number].permute(back)
+                copy = outputs[number].permute(order).clone(memory_format=torch.contiguous_format)
+                outputs[number] = copy.permute(inverse(order))
         return outputs
 
     try:
@@ -293,19 +284,20 @@ def _returned(graph: fx.Graph) -> list[fx.Node]:
     return list(graph.output_node().args[0])  # type: ignore[arg-type]
 
 
-def _outputs(traced: fx.Graph) -> list[torch.Tensor]:
-    return [node.meta["val"] for node in _returned(traced)]
-
-
-def _order(value: torch.Tensor) -> list[int]:
+def order_of(value: torch.Tensor) -> list[int]:
     """The dimensions from the one with the largest stride to the one with the smallest."""
     strides = value.stride()
     return sorted(range(value.dim()), key=lambda dim: -int(strides[dim]))
 
 
+def inverse(order: list[int]) -> list[int]:
+    """The order that takes dimensions in `order` back to where they were."""
+    return sorted(range(len(order)), key=order.__getitem__)
+
+
 def _is_dense(value: torch.Tensor) -> bool:
     """Tell whether a contiguous tensor with its dimensions in another order is laid out as `value` is."""
-    return value.permute(_order(value)).is_contiguous()
+    return value.permute(order_of(value)).is_contiguous()
 
 
 def _same_layout(value: Any, before: Any) -> bool:
@@ -359,8 +351,5 @@ def _value(node: fx.Node) -> Any:
 
 
 def _storage(node: fx.Node) -> int | None:
-    return _storage_of(_value(node))
-
-
-def _storage_of(value: Any) -> int | None:
+    value = _value(node)
     return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None

@@ -17,18 +17,19 @@ from passagent.packages.loading import DeployedPass, Package
 from passagent.packages.package_operators import (
     Key,
     PlannedOperator,
+    key_of,
     layout_of,
     overload,
     split,
     tensor_count,
 )
 from passagent.packages.prepared import Prepared
-from passagent.packages.rewrites import DoesNotFit, RewrittenGraph
+from passagent.packages.rewrites import DoesNotFit, RewrittenGraph, inverse, order_of
 from passagent.passes import Rewrite
 from passagent.tasks.extract.model_capture import Model, capture_model
 
-Copies = dict[int, tuple[torch.Tensor, list[int], list[int]]]
-"""Outputs by number: the operator's own, the order of dimensions in eager's memory, the inverse."""
+Copies = dict[int, tuple[torch.Tensor, list[int]]]
+"""Outputs by number: the operator's own, and the order of dimensions in eager's memory."""
 _AUTOCAST = "autocast is on, under which the pattern means something else"
 
 
@@ -235,22 +236,21 @@ def _copies(
     for number, (output, like) in enumerate(zip(outputs, examples, strict=True)):
         if not _is_symbolic(like.stride()) and layout_of(output) == layout_of(like):
             continue
-        order = sorted(range(like.dim()), key=lambda dim: -int(like.stride(dim)))
-        back = sorted(range(like.dim()), key=order.__getitem__)
-        copies[number] = output, order, back
-        if layout_of(output.permute(order).contiguous().permute(back)) != layout_of(like):
+        order = order_of(like)
+        copies[number] = output, order
+        if layout_of(output.permute(order).contiguous().permute(inverse(order))) != layout_of(like):
             return f"eager's output {number} has strides {_shown(like.stride())}, which no copy has"
     return copies
 
 
 def _copy_output(
-    node: fx.Node, output: torch.Tensor, order: list[int], back: list[int], contiguous: dict[fx.Node, fx.Node]
+    node: fx.Node, output: torch.Tensor, order: list[int], contiguous: dict[fx.Node, fx.Node]
 ) -> None:
     """Give the users of a node a copy of it that is contiguous in that order of dimensions."""
     node.meta["example_value"], users = output, list(node.users)
     turned = _call_method(node, node, "permute", *order)
     copy = _call_method(turned, turned, "contiguous")
-    copy = _call_method(copy, copy, "permute", *back)
+    copy = _call_method(copy, copy, "permute", *inverse(order))
     node.replace_all_uses_with(copy, delete_user_cb=users.__contains__)
     if output.is_contiguous():
         contiguous[copy] = node
@@ -285,7 +285,7 @@ def _unfit(operator: PlannedOperator, values: Sequence[Any]) -> str:
     symbolic = next((number for number, these in enumerate(sizes) if _is_symbolic(these)), None)
     if symbolic is not None:
         return f"a size or stride of tensor {symbolic} is symbolic"
-    key = operator.key_of(values)
+    key = key_of(values)
     if key in operator.calls:
         return ""
     return _nearest(key, list(operator.calls))
@@ -302,16 +302,12 @@ def _strided(operator: PlannedOperator, values: Sequence[Any]) -> list[int]:
         return []
     layouts = [None if _is_symbolic(value.stride()) else layout_of(value) for value in values]
     contiguous = [layout_of(value.new_empty(value.shape, device="meta")) for value in values]
-    differing = [
-        [n for n, layout in enumerate(key) if layout is not None and layout != layouts[n]]
-        for key in operator.calls
-    ]
+    either = list(zip(layouts, contiguous, strict=True))
     fitting = [
-        numbers
-        for numbers, key in zip(differing, operator.calls, strict=True)
-        if all(key[number] == contiguous[number] for number in numbers)
+        key for key in operator.calls if all(layout in pair for layout, pair in zip(key, either, strict=True))
     ]
-    return min(fitting, key=len, default=[])
+    others = [[n for n, layout in enumerate(key) if layout != layouts[n]] for key in fitting]
+    return min(others, key=len, default=[])
 
 
 def _are_written(nodes: Sequence[fx.Node]) -> bool:
@@ -327,7 +323,7 @@ def _nearest(key_here: Key, measured: list[Key]) -> str:
     fields = ("shape", "strides", "dtype")
     closest = max(measured, key=lambda key: sum(a == b for a, b in zip(key, key_here, strict=True)))
     for number, (here, there) in enumerate(zip(key_here, closest, strict=True)):
-        if here is not None and there is not None and here != there:
+        if here != there:
             differing = ((word, a, b) for word, a, b in zip(fields, here, there, strict=True) if a != b)
             word, is_now, was = next(differing)
             return f"was measured with {word} {_shown(was)} of tensor {number}, not {_shown(is_now)}"

@@ -42,8 +42,6 @@ class Rewrite:
     """
     replacement: Callable[..., Any]
     """Takes by name what a match binds, and returns what the pattern returns, perhaps with other strides."""
-    doc: str
-    """The file's docstring."""
     file: Path
 
 
@@ -69,9 +67,8 @@ def load_directory(folder: Path) -> list[Rewrite]:
 def load(path: Path) -> Rewrite:
     """Import a pass file and trace its patterns. Raises UsageError with the file and what is wrong in it."""
     module = _imported(path)
-    doc = inspect.getdoc(module) or ""
     if getattr(module, "PREPARES", False):
-        return Rewrite(path.stem, (), _always, _always, doc, path)
+        return Rewrite(path.stem, (), _always, _always, path)
     functions = {name: value for name, value in vars(module).items() if isinstance(value, types.FunctionType)}
     names = [name for name in functions if name == "pattern" or name.startswith("pattern_")]
     missing = [name for name in ("pattern", "replacement") if name not in functions]
@@ -85,7 +82,7 @@ def load(path: Path) -> Rewrite:
         patterns = tuple(trace_pattern(functions[name], text, str(path)) for name in names)
     except PassLoadError as error:
         raise UsageError(str(error)) from error
-    return Rewrite(path.stem, patterns, applies, functions["replacement"], doc, path)
+    return Rewrite(path.stem, patterns, applies, functions["replacement"], path)
 
 
 def described(value: Any) -> Any:

@@ -3,7 +3,7 @@
 A kernel that writes constants passes where outputs are constant, or do not depend on the inputs. Such a task
 is in order, and may be meant so; robust-kbench's filters on outputs mark it.
 
-On a GPU few large tensors fit: some wait in host memory, and comparisons go slice by slice.
+On a GPU few large tensors fit: some wait in host memory, and are compared there.
 """
 
 from __future__ import annotations
@@ -33,15 +33,19 @@ from passagent.tasks.reader import Subgraph, check_room, locate, read_subgraph, 
 
 LARGE = 256 << 20
 """Bytes from which on a tensor is large. Smaller ones stay where they are: moving them takes time."""
-SLICE = 1 << 24
-"""Elements that are compared at a time."""
 CROWDED = ("cuda",)
 """Types of devices whose memory large tensors leave."""
 
 
 def set_aside(values: Sequence[Any]) -> list[Any]:
     """The values; in place of large tensors on a GPU, copies in host memory."""
-    return [in_host_memory(value) if _crowds(value) else value for value in values]
+    kept = list[Any]()
+    for value in values:
+        is_plain = type(value) is torch.Tensor and value.layout == torch.strided
+        if is_plain and value.device.type in CROWDED and value.nbytes >= LARGE:
+            value = in_host_memory(value)  # noqa: PLW2901
+        kept.append(value)
+    return kept
 
 
 def in_host_memory(value: torch.Tensor) -> torch.Tensor:
@@ -49,45 +53,22 @@ def in_host_memory(value: torch.Tensor) -> torch.Tensor:
     return value.detach().to("cpu", copy=True).requires_grad_(value.requires_grad)
 
 
-def _crowds(value: Any) -> bool:
-    """Return whether a value is a large tensor on a GPU."""
-    is_plain = type(value) is torch.Tensor and value.layout == torch.strided
-    return is_plain and value.device.type in CROWDED and _is_large(value)
-
-
 def equal(first: torch.Tensor, second: torch.Tensor) -> bool:
     """Compare like torch.equal; one of large tensors may wait in host memory."""
-    return all(torch.equal(a, b) for a, b in slices(first, second))
+    return torch.equal(*_together(first, second))
 
 
 def close(first: torch.Tensor, second: torch.Tensor, rtol: float = 1e-5, atol: float = 1e-8) -> bool:
     """Compare like torch.allclose, where NaN equals NaN; one of large tensors may wait in host memory."""
-    return all(
-        torch.equal(a, b) or torch.allclose(a, b, rtol=rtol, atol=atol, equal_nan=True)
-        for a, b in slices(first, second)
-    )
+    a, b = _together(first, second)
+    return torch.equal(a, b) or torch.allclose(a, b, rtol=rtol, atol=atol, equal_nan=True)
 
 
-def slices(first: torch.Tensor, second: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Both, slice by slice where they are large, on the GPU if one is there."""
-    if not (_is_large(first) or _is_large(second)):
-        yield first, second
-        return
-    first, second = first.detach(), second.detach()
-    device = second.device if first.device.type == "cpu" else first.device
-    if first.shape != second.shape or first.layout != torch.strided or second.layout != torch.strided:
-        yield first.to(device), second.to(device)
-        return
-    if first.is_contiguous() and second.is_contiguous():
-        first, second = first.view(-1), second.view(-1)
-    dim = max(range(first.dim()), key=first.size)
-    rows = max(1, SLICE * first.size(dim) // first.numel())
-    for a, b in zip(first.split(rows, dim), second.split(rows, dim), strict=True):
-        yield a.to(device), b.to(device)
-
-
-def _is_large(value: torch.Tensor) -> bool:
-    return value.numel() * value.itemsize >= LARGE
+def _together(first: torch.Tensor, second: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both on one device: in host memory, if one of them is there."""
+    if first.device == second.device:
+        return first, second
+    return first.detach().cpu(), second.detach().cpu()
 
 
 TINY = 0.01
@@ -239,11 +220,12 @@ def _is_independent(
     is_changed = any(f and not equal(a, b) for f, a, b in zip(floats, inputs, others, strict=True))
     if not is_changed or not any(map(_counts, outputs)):
         return False
+    pairs = [
+        _together(a, b) for a, b in zip(outputs, _run(module, others, inputs), strict=True) if _counts(a)
+    ]
     return not any(
-        a.shape != b.shape
-        or any(float((c.float() - d.float()).nan_to_num_().abs_().max()) >= TINY for c, d in slices(a, b))
-        for a, b in zip(outputs, _run(module, others, inputs), strict=True)
-        if _counts(a)
+        a.shape != b.shape or float((a.float() - b.float()).nan_to_num_().abs_().max()) >= TINY
+        for a, b in pairs
     )
 
 

@@ -111,9 +111,7 @@ def shift_unit(meta: TensorMeta) -> int:
         return 0
     if _is_by_rows(meta):
         return meta.shape[-1] if len(meta.shape) > 1 else 1
-    if floats:
-        return 1
-    if meta.data is None:
+    if floats or meta.data is None:
         return 1
     values = flat(meta.data)
     if len(meta.shape) == 1 and all(a < b for a, b in itertools.pairwise(values)):

@@ -264,22 +264,22 @@ def check_room(subgraph: Subgraph, copies: int, free_bytes: int | None = None) -
     it computes on the way come on top, so that what passes here may still find no memory.
     """
     free = available_bytes() if free_bytes is None else free_bytes
-    if copies * input_bytes(subgraph) > free:
+    if needs := _lacking(subgraph, copies, free):
         check_room_on("this machine", memory_bytes(), subgraph, copies)
-        needs = _room_text(subgraph, copies)
         raise MachineFault(f"{needs}, {_gib(free)} are free; end other programs or use a smaller task")
 
 
 def check_room_on(what: str, there: int, subgraph: Subgraph, copies: int) -> None:
     """Raise TaskError if so many copies of a subgraph's inputs are more than all memory of `what`."""
-    if copies * input_bytes(subgraph) > there:
-        has = f"{what} has {_gib(there)}; use a smaller task or a larger machine"
-        raise TaskError(f"{_room_text(subgraph, copies)}, {has}")
+    if needs := _lacking(subgraph, copies, there):
+        raise TaskError(f"{needs}, {what} has {_gib(there)}; use a smaller task or a larger machine")
 
 
-def _room_text(subgraph: Subgraph, copies: int) -> str:
-    needed = _gib(copies * input_bytes(subgraph))
-    return f"{subgraph.path}: needs {needed} of memory for {copies} copies of its inputs"
+def _lacking(subgraph: Subgraph, copies: int, there: int) -> str:
+    """What so many copies need, in words, if it is more than is there; else empty."""
+    needed = copies * input_bytes(subgraph)
+    text = f"{subgraph.path}: needs {_gib(needed)} of memory for {copies} copies of its inputs"
+    return text if needed > there else ""
 
 
 def _gib(count: int) -> str:

@@ -3,7 +3,6 @@
 A user's directory of the same layout (`PASSAGENT_RESOURCES=DIR`) overrides the shipped files one by one.
 """
 
-import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,12 +17,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 def roots() -> tuple[Path, ...]:
     """Directories searched, the first that holds a file wins."""
-    return _roots(os.environ.get("PASSAGENT_RESOURCES"))
-
-
-@functools.lru_cache(maxsize=8)
-def _roots(user: str | None) -> tuple[Path, ...]:
-    shipped = _PACKAGE / "_data"
+    user, shipped = os.environ.get("PASSAGENT_RESOURCES"), _PACKAGE / "_data"
     root = shipped if shipped.is_dir() else _PACKAGE.parent
     if not user:
         return (root,)

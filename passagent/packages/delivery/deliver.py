@@ -108,13 +108,15 @@ def readme(delivery: Delivery) -> str:
         parts.append("`plan.txt` shows the plans.")
     if delivery.notes:
         parts.append("Good to know:\n\n" + "\n".join(f"- {note}" for note in delivery.notes))
-    words = listed(["torch", *needs(recording), *([] if stands_alone else ["passagent.kernels"])])
+    kinds = _kinds(recording.passes) if recording else []
+    needs = ["torch", *(NEEDS[kind] for kind in kinds), *([] if stands_alone else ["passagent.kernels"])]
     dtypes = sorted({graph.dtype for graph in evaluation.graphs})
     parts += [
         "## Use",
         "The passes assume inference: no gradient flows through a replacement. Constants in a pattern are "
         f"part of it. They were measured for {listed(dtypes)}; other shapes and dtypes are not tested.",
-        f"At run time the passes need {words}. From this directory, with the task's directory for TASK:\n\n"
+        f"At run time the passes need {listed(needs)}. From this directory, with the task's directory for "
+        "TASK:\n\n"
         f"```\npassagent eval TASK --pass-dir . --device {evaluation.device}\n```",
     ]
     parts += [
@@ -145,11 +147,6 @@ def _passes(files: dict[str, str], recording: Recording | None) -> str:
             else f"- `{recorded.file}` matches nothing in the task."
         )
     return "\n".join(lines)
-
-
-def needs(recording: Recording | None) -> list[str]:
-    """Return in words what else than torch the kernels need."""
-    return [NEEDS[kind] for kind in _kinds(recording.passes)] if recording else []
 
 
 def _table(graphs: Iterable[GraphResult]) -> str:

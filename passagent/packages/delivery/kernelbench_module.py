@@ -112,18 +112,6 @@ def _function(text: str, file: str) -> str:
     raise UsageError(f"{file}: its replacement_func must end with `return NAME`")
 
 
-def _linked(subject: str, recording: Recording, files: dict[str, str], main: list[str]) -> str:
-    """Return one module: what ModelNew in the texts `main` needs of them and of the passes' files."""
-    passes = ", ".join(recorded.name for recorded in recording.passes)
-    about = (
-        f"{subject} with {passes} in place. What it holds of passagent\n"
-        "is under the Apache License 2.0 (https://www.apache.org/licenses/LICENSE-2.0).\n"
-    )
-    modules = {Path(name).stem: text for name, text in files.items() if name.endswith(".py")}
-    text = "\n".join(["import torch", _FIRST, *main])
-    return link(f'"""{about}"""', modules | {_MAIN: text}, _MAIN, ["ModelNew"])
-
-
 def kernelbench_module(task: Task, recording: Recording, files: dict[str, str]) -> str:
     """The text of a file with `ModelNew`, whose forward calls the passes' kernels.
 
@@ -153,8 +141,15 @@ def kernelbench_module(task: Task, recording: Recording, files: dict[str, str]) 
         what = "ModelNew computes for the shapes that its passes were written for"
         lines.insert(0, f"if {' or '.join(checks)}:\n    raise ValueError({what!r})")
     forward.body, forward.returns = ast.parse("\n".join(lines)).body, None
-    main = [_call_text(subgraph, recording, files), ast.unparse(ast.fix_missing_locations(tree))]
-    return _linked(f"{Path(file).name} of KernelBench (MIT)", recording, files, main)
+    passes = ", ".join(recorded.name for recorded in recording.passes)
+    about = (
+        f"{Path(file).name} of KernelBench (MIT) with {passes} in place. What it holds of passagent\n"
+        "is under the Apache License 2.0 (https://www.apache.org/licenses/LICENSE-2.0).\n"
+    )
+    modules = {Path(name).stem: text for name, text in files.items() if name.endswith(".py")}
+    written = ast.unparse(ast.fix_missing_locations(tree))
+    main = "\n".join(["import torch", _FIRST, _call_text(subgraph, recording, files), written])
+    return link(f'"""{about}"""', modules | {_MAIN: main}, _MAIN, ["ModelNew"])
 
 
 def _parameters(function: ast.FunctionDef) -> list[str]:

@@ -42,7 +42,7 @@ def pass_files(delivery: Delivery, recording: Recording, task: Task) -> dict[str
 def _text(delivery: Delivery, deployed: DeployedPass) -> str:
     """Return the author's text with what a file of passes needs behind it."""
     measured = [
-        join(skeleton, [(f"torch.{layout[2]}", layout[0]) for layout in key if layout is not None])
+        join(skeleton, [(f"torch.{layout[2]}", layout[0]) for layout in key])
         for skeleton, name in deployed.skeletons
         for key in deployed.operators[name].calls
     ]

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 import torch.utils._pytree as pytree
 
@@ -45,7 +46,9 @@ def load_problem(problem: Problem, place: Path, device: str, most_bytes: int | N
     for name, text in problem.files.items():
         (place / name).write_text(text, encoding="utf-8")
     sys.path.insert(0, str(place))
-    for loaded in _LOADERS[problem.origin.suite](problem, place, device, most_bytes):
+    is_operator = problem.origin.suite == "opinfo"
+    calls = _opinfo(problem, device) if is_operator else _kernelbench(problem, place, device, most_bytes)
+    for loaded in calls:
         if most_bytes is None or input_bytes(loaded.model.args) <= most_bytes:
             args = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), loaded.model.args)
             yield replace(loaded, model=replace(loaded.model, args=args))
@@ -78,8 +81,7 @@ def seed_all() -> None:
     """Seed every generator that a problem may draw from."""
     random.seed(SEED)
     torch.manual_seed(SEED)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(SEED)
+    np.random.seed(SEED)
 
 
 def _kernelbench(problem: Problem, place: Path, device: str, most_bytes: int | None) -> Iterator[Loaded]:
@@ -201,7 +203,7 @@ def _with_constant(text: str, name: str, value: int, equal: int | None) -> str:
     return ast.unparse(tree)
 
 
-def _opinfo(problem: Problem, _place: Path, device: str, _most_bytes: int | None) -> Iterator[Loaded]:
+def _opinfo(problem: Problem, device: str) -> Iterator[Loaded]:
     """Torch's own sample inputs of an operator, in float32 (or a dtype that it has)."""
     from torch.testing._internal.common_methods_invocations import op_db
 
@@ -229,10 +231,3 @@ def _call(name: str, op: Callable[..., Any], args: Any, kwargs: Any) -> Model:
         return op(*own_args, **own_kwargs)
 
     return Model(name, forward, tuple(leaves[i].detach() for i in places))
-
-
-Loader = Callable[[Problem, Path, str, int | None], Iterator[Loaded]]
-_LOADERS: dict[str, Loader] = {
-    "kernelbench": _kernelbench,
-    "opinfo": _opinfo,
-}

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -79,10 +77,6 @@ class Origin(BaseModel):
     suite: str
     file: str
     """Relative to the path that was given; an operator's name for `opinfo`."""
-    commit: str = ""
-    """Commit of the repository that the file is in; empty where there is none."""
-    licence: str = ""
-    """By its usual short name, where a LICENSE lies there."""
 
 
 class Problem(BaseModel):
@@ -125,10 +119,10 @@ def find_problems(suite: str, place: str, levels: Sequence[int]) -> list[Problem
     root = Path(place)
     if not root.exists():
         raise UsageError(f"{place}: no such file or directory")
-    find, looks_for = _FINDERS[suite]
     with writing(root, "PATH"):
-        problems = list(find(root, levels))
+        problems = list(_kernelbench(root, levels))
     if not problems:
+        looks_for = "level1/*.py and so on, in it or in its KernelBench/"
         raise UsageError(f"{place}: holds no problem of {suite}; it looks for {looks_for}")
     return problems
 
@@ -140,7 +134,7 @@ def _kernelbench(root: Path, levels: Sequence[int]) -> Iterator[Problem]:
             yield Problem(
                 name=f"level{level}_{path.stem.strip('_')}",
                 group=f"level{level}",
-                origin=_origin("kernelbench", path, root),
+                origin=Origin(suite="kernelbench", file=str(path.relative_to(root))),
                 files={path.name: path.read_text(encoding="utf-8")},
             )
 
@@ -164,33 +158,5 @@ def _operators(words: str) -> Iterator[Problem]:
             raise UsageError(
                 f"opinfo: torch has no samples of {name!r}{closest(name, sorted(names_of_samples))}"
             )
-        origin = Origin(suite="opinfo", file=name, licence="BSD-3-Clause")
+        origin = Origin(suite="opinfo", file=name)
         yield Problem(name=name.replace(".", "_"), group="operators", origin=origin)
-
-
-Finder = Callable[[Path, Sequence[int]], Iterator[Problem]]
-_FINDERS: dict[str, tuple[Finder, str]] = {
-    "kernelbench": (_kernelbench, "level1/*.py and so on, in it or in its KernelBench/"),
-}
-"""For each suite what finds its problems, and what that looks for."""
-_LICENCES = {"MIT License": "MIT", "Apache License": "Apache-2.0", "BSD 3-Clause": "BSD-3-Clause"}
-
-
-def _origin(suite: str, path: Path, root: Path) -> Origin:
-    commit, licence = _repository(root)
-    return Origin(suite=suite, file=str(path.relative_to(root)), commit=commit, licence=licence)
-
-
-@cache
-def _repository(root: Path) -> tuple[str, str]:
-    """The commit of the repository that `root` is in, and its licence; empty where there is none."""
-    command = ["git", "-C", str(root), "rev-parse", "HEAD"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError:
-        commit = ""
-    else:
-        commit = done.stdout.strip() if done.returncode == 0 else ""
-    files = [file for place in (root, root.parent) for file in sorted(place.glob("LICENSE*"))]
-    head = files[0].read_text(encoding="utf-8", errors="replace")[:400] if files else ""
-    return commit, next((short for long, short in _LICENCES.items() if long in head), "")
