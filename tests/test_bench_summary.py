@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from factored import s_score
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,7 +62,7 @@ def test_the_table_equals_a_naive_recomputation(tasks):
     for t, estimate in found.es.items():
         assert estimate.value == pytest.approx(score.es(scores, t))
     for t, estimate in found.s.items():
-        assert estimate.value == pytest.approx(score.s_score(scores, t))
+        assert estimate.value == pytest.approx(s_score(scores, t))
     assert list(found.es) == list(range(-10, 5)) and list(found.s) == list(range(-10, 1))
     each = [score.as_score([graph_score(graph) for graph in graphs]) for graphs in tasks]
     low, high = found.as_score.low, found.as_score.high

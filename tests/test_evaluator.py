@@ -408,7 +408,7 @@ def roughly(condition):
     )
 
 
-def test_what_eager_rounds_and_an_inexact_candidate_does_not_is_named(referee, tmp_path):
+def test_an_inexact_candidate_is_right_and_diagnosed_as_inexact(referee, tmp_path):
     """A fused kernel that keeps float32 is correct, but fails at strict t: AS is far below its speedups."""
     write_subgraph(tmp_path / "graphs" / "g0", [64, 64], "bfloat16")
     (tmp_path / "graph_list.txt").write_text("graphs/g0\n")
@@ -418,13 +418,11 @@ def test_what_eager_rounds_and_an_inexact_candidate_does_not_is_named(referee, t
     [graph] = result.graphs
     assert (result.status, result.inexact()) == ("ok", [graph])
     assert result.as_score < 0.9 * result.gmean_speedup and graph.passes_from_t > -5
-    assert graph.roundings and set(graph.roundings) <= {"tmp_0 (silu)", "tmp_1 (mul)"}
     found = diagnose(result, MACHINE)
     assert found.label == "inexact"
     assert f"{graph.name} (bfloat16) fails at t = {graph.passes_from_t - 1}" in found.text
-    assert f"rounding shows after {', '.join(graph.roundings)}" in found.text
     exact = referee.evaluate(task, candidate())
-    assert exact.inexact() == [] and exact.graphs[0].roundings == []
+    assert exact.inexact() == []
 
 
 def test_wrong_subgraphs_are_timed_only_beside_a_right_one(referee, task):

@@ -4,11 +4,12 @@ import itertools
 import math
 
 import pytest
+from factored import Macro, es_from_macro, macro, s_score
 from hypothesis import given
 from hypothesis import strategies as st
 
 from passagent.evaluator import score
-from passagent.evaluator.score import GraphScore, Macro
+from passagent.evaluator.score import GraphScore
 
 FAILURES = ["runtime", "compilation", "integrity"]
 right = st.builds(GraphScore, st.floats(0.05, 20), st.integers(-10, 1), st.none())
@@ -22,7 +23,7 @@ settings = {"b": st.floats(0.01, 0.9), "p": st.floats(0, 1)}
 @given(samples=graphs, t=st.sampled_from(list(score.T_RANGE)), **settings)
 def test_factored_form_equals_geometric_mean(samples, t, b, p):
     # GraphNet Propositions B.1 and C.2
-    factored = score.es_from_macro(score.macro(samples, t, b), p)
+    factored = es_from_macro(macro(samples, t, b), p)
     assert math.isclose(factored, score.es(samples, t, b, p), rel_tol=1e-9)
 
 
@@ -38,14 +39,14 @@ def test_es_grows_with_t_where_speedups_beat_the_penalty(samples, b, p):
 
 @given(samples=st.lists(st.one_of(never_right, broken), min_size=1, max_size=8), **settings)
 def test_gamma_is_monotone_in_t(samples, b, p):
-    values = [score.macro(samples, t, b).gamma for t in score.T_RANGE]
+    values = [macro(samples, t, b).gamma for t in score.T_RANGE]
     assert all(x <= y * (1 + 1e-12) for x, y in itertools.pairwise(values))
 
 
 @given(samples=graphs, **settings)
 def test_es_equals_s_where_nothing_is_forgiven(samples, b, p):
     for t in range(-10, 1):
-        assert math.isclose(score.es(samples, t, b, p), score.s_score(samples, t, b, p), rel_tol=1e-9)
+        assert math.isclose(score.es(samples, t, b, p), s_score(samples, t, b, p), rel_tol=1e-9)
 
 
 def test_what_is_forgiven_when():
@@ -125,5 +126,5 @@ def test_graphnet_tables_are_reproduced_to_print_precision(row):
     half = 0.0005
     *terms, printed = row
     corners = itertools.product(*[(max(x - half, 0.0), x + half) for x in terms])
-    values = [score.es_from_macro(Macro(*corner), p=0.0) for corner in corners]
+    values = [es_from_macro(Macro(*corner), p=0.0) for corner in corners]
     assert min(values) - half <= printed <= max(values) + half

@@ -217,10 +217,7 @@ def _loose(graphs: list[GraphResult]) -> list[str]:
     if not loose:
         return []
     worst = max(loose, key=lambda g: g.passes_from_t or -10)
-    text = f"{worst.name}: {_worst(worst)}"
-    if worst.roundings:
-        text += f"\neager's rounding shows after {', '.join(worst.roundings[:3])}: round there, too"
-    return [f"less exact than t = -5 {_where(loose)}\n{_indent(text)}"]
+    return [f"less exact than t = -5 {_where(loose)}\n{_indent(f'{worst.name}: {_worst(worst)}')}"]
 
 
 def _speedups(graphs: list[GraphResult]) -> list[str]:

@@ -164,9 +164,6 @@ class GraphResult(BaseModel):
     """Inputs that no input set takes beyond what was recorded, and why."""
     passes_from_t: int | None = None
     """Smallest t in -10..1 at which every output passes; None: at none."""
-    roundings: list[str] = Field(default_factory=list)
-    """For the least exact subgraph of an inexact candidate: operators of eager's, as `add_1 (add)`, whose
-    rounding shows: left out, outputs fail at t = EXACT_T. The worst first; empty where none was found."""
     max_abs_diff: float | None = None
     worst: Worst | None = None
     float64_error: float | None = None

@@ -133,19 +133,13 @@ _NAMES = {"instruction_bound": "neither memory traffic nor issuing explains the 
 
 
 def _inexactness(evaluation: Evaluation, loose: list[GraphResult]) -> str:
-    """Where AS is lost: subgraphs, the t at which they fail, and the operator whose rounding shows."""
+    """Say where AS is lost: subgraphs, and the t at which they fail."""
     where = "; ".join(f"{g.name} ({g.dtype}) fails at t = {(g.passes_from_t or 0) - 1}" for g in loose[:3])
     more = f"; so do {len(loose) - 3} more at t = {EXACT_T} or looser" if len(loose) > 3 else ""
-    text = (
-        f"Correct on all subgraphs, but inexact: AS is {evaluation.as_score:.3f}, the geometric mean of the "
-        f"speedups {evaluation.gmean_speedup:.3f}. {where}{more}. A t that fails scores as wrong."
-    )
-    if not loose[0].roundings:
-        return f"{text} Round where eager stores a result, and use no approximations."
-    operators = ", ".join(loose[0].roundings[:3])
     return (
-        f"{text} On {loose[0].name} eager's rounding shows after {operators}: leaving it out at one of them "
-        f"alone makes outputs fail at t = {EXACT_T}. Round there as eager does."
+        f"Correct on all subgraphs, but inexact: AS is {evaluation.as_score:.3f}, the geometric mean of the "
+        f"speedups {evaluation.gmean_speedup:.3f}. {where}{more}. A t that fails scores as wrong. Round "
+        "where eager stores a result, and use no approximations."
     )
 
 

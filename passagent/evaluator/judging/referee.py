@@ -116,9 +116,6 @@ class Referee:
             evaluation.plans = Candidate(evaluation.plan_files).key
         if any(graph.speedup is not None for graph in evaluation.graphs):
             evaluation.bar, evaluation.stopped_early = bar, judging.stopped_early
-        for graph in evaluation.inexact()[:1]:
-            subgraph = next(s for s in task.subgraphs if s.name == graph.name)
-            graph.roundings = self._baseline.roundings(subgraph, judging.dispatch)
         evaluation.seconds = round(time.monotonic() - started, 3)
         evaluation.device_state = {"before": before, "after": device_state(self.config.device)}
         return evaluation

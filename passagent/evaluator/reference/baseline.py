@@ -181,21 +181,6 @@ class Baseline:
             reference.expected[chosen] = closer
         return closer
 
-    def roundings(self, subgraph: Subgraph, dispatch: str) -> list[str]:
-        """The operators of eager's whose rounding shows, on the first input set where one does.
-
-        None where float64 does not tell, or where the reference is not kept any more.
-        """
-        held = self._kept.get(_key(subgraph, dispatch))
-        if held is None or not held.expected[0].known:
-            return []
-        if held.roundings is None:
-            first = held.rotation.first()
-            requests = (of_eager(worker_messages.Rounding, held, chosen, first) for chosen in range(SETS))
-            answers = (self._ask(request) for request in requests)
-            held.roundings = next(filter(None, (answer.reply.operators for answer in answers)), [])
-        return held.roundings
-
     def _ask(self, request: Request[R]) -> WorkerAnswer[R]:
         """Ask about a subgraph at hand. Raises InfrastructureError: eager did answer before."""
         assert self._worker is not None

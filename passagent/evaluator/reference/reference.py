@@ -15,7 +15,6 @@ from passagent.evaluator.runner.fresh import Rotation, Windows, window_of
 from passagent.evaluator.runner.worker_messages import (
     Float64,
     Given,
-    Rounding,
     Run,
     Spread,
     States,
@@ -71,8 +70,6 @@ class Reference:
     eager_s: float = 0.0
     """The time of eager's worker for all sets and in float64: a slow task is not its candidates' fault."""
     uses: int = 0
-    roundings: list[str] | None = None
-    """Operators whose rounding shows (eager_rounding.py); None: they were not looked for yet."""
 
     def note_outputs(self, eager: list[torch.Tensor], returned: list[worker_messages.Output]) -> None:
         """Note what eager's outputs are like, and the bytes that they take."""
@@ -169,7 +166,7 @@ def run_request(
     )
 
 
-_OfEager = TypeVar("_OfEager", States, Float64, Spread, Rounding)
+_OfEager = TypeVar("_OfEager", States, Float64, Spread)
 
 
 def of_eager(kind: type[_OfEager], reference: Reference, chosen: int, windows: Windows) -> _OfEager:

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from passagent.evaluator.correctness.double import in_float64, spread_of
-from passagent.evaluator.correctness.eager_rounding import operators_that_show
 from passagent.evaluator.correctness.inplace import states_of
 from passagent.evaluator.correctness.settled import settle
 from passagent.evaluator.integrity.blocks import Blocks
@@ -91,8 +90,6 @@ def _answer(state: _State, request: messages.Request[Any], fds: list[int]) -> me
             return _float64(state, request)
         case messages.Spread():
             return _spread(state, request)
-        case messages.Rounding():
-            return _rounding(state, request)
         case messages.States():
             return _states(state, request)
         case messages.Release():
@@ -259,14 +256,6 @@ def _spread(state: _State, request: messages.Spread) -> messages.SpreadReply:
     spread = spread_of(graph.plain, [values[i] for i in order], written, request.seed)
     graph.outputs.reset()
     return messages.SpreadReply(spread=[_written(graph, tensor) for tensor in spread])
-
-
-def _rounding(state: _State, request: messages.Rounding) -> messages.RoundingReply:
-    """The operators of eager's whose rounding shows, on `windows` of set `set`."""
-    graph = _holding(state, request.id, request.set)
-    values = _values(graph, request.set, request.windows)
-    inputs = [values[i] for i in request.order]
-    return messages.RoundingReply(operators=operators_that_show(graph.plain, inputs))
 
 
 def _states(state: _State, request: messages.States) -> messages.StatesReply:

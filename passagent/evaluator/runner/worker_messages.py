@@ -143,10 +143,6 @@ class SpreadReply(Reply):
     spread: Annotated[list[Tensor], Field(max_length=1 << 14)]
 
 
-class RoundingReply(Reply):
-    operators: Annotated[list[Name], Field(max_length=1 << 16)]
-
-
 class StatesReply(Reply):
     states: Annotated[list[Annotated[list[Tensor], Field(max_length=1 << 16)]], Field(max_length=1 << 14)]
     due: Annotated[list[Annotated[list[bool], Field(max_length=1 << 16)]], Field(max_length=1 << 14)]
@@ -323,12 +319,6 @@ class Spread(_OfEager[SpreadReply]):
     seed: int = 0
 
 
-class Rounding(_OfEager[RoundingReply]):
-    """The operators whose rounding shows."""
-
-    op: Literal["rounding"] = "rounding"
-
-
 class States(_OfEager[StatesReply]):
     """Request what each operator writes into the inputs."""
 
@@ -349,7 +339,7 @@ class Release(Request[Reply]):
 _KINDS: dict[type[Request[Any]], type[Reply]] = {
     Prepare: Reply, Load: Reply, TakeGraph: GraphReply, Run: RunReply, Lockstep: LockstepReply,
     Audit: AuditReply, Float64: Float64Reply, Spread: SpreadReply,
-    Rounding: RoundingReply, States: StatesReply, Release: Reply,
+    States: StatesReply, Release: Reply,
 }  # fmt: skip
 _BY_NAME = {kind.model_fields["op"].default: kind for kind in _KINDS}
 
