@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import functools
 import json
+import runpy
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import cases
 import handmade as h
 import torch
+import triton
+import triton.language
 import triton_interpreter
 from closeness import assert_as_near
 
@@ -144,8 +148,26 @@ def unlike(got, want, exact):
     return None
 
 
+def names_of(case):
+    """The names of a case's modules, which are run from a directory of their own, as far as they run here."""
+    found = {"triton": triton, "tl": triton.language}
+    with tempfile.TemporaryDirectory() as place:
+        case.candidate.write(place)
+        sys.path.insert(0, place)
+        for file in sorted(Path(place).rglob("*.py")):
+            with suppress(Exception):  # without a GPU, or outside of its package
+                found |= runpy.run_path(str(file))
+        sys.path.remove(place)
+        for name, module in list(sys.modules.items()):
+            if str(getattr(module, "__file__", None) or "").startswith(place):
+                del sys.modules[name]
+    return {name: value for name, value in found.items() if not name.startswith("__")}
+
+
 def outcome(process, case, task):
     """In words: "equal", "not recorded: ...", "differs: ...", or an error."""
+    triton_interpreter.names_outside.clear()
+    triton_interpreter.names_outside.update(names_of(case))
     try:
         answer, _ = recorded(process, case, task)
         if answer.kind == "refused":

@@ -33,6 +33,9 @@ from passagent.plan.convert import named, python_value
 from passagent.plan.model import Launch, Plan, TritonKernel
 from passagent.plan.table import Run, Table
 
+names_outside: dict[str, Any] = {}
+"""The names that a kernel's text sees: those of the modules of the candidate that it is recorded of."""
+
 
 def replay_by_interpreting() -> None:
     """Have replays in this process, which started with TRITON_INTERPRET=1, interpret Triton's kernels."""
@@ -77,6 +80,7 @@ def _module(digest: str, text: str) -> types.ModuleType:
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     module = types.ModuleType(f"kernel_{digest}")
     module.__file__ = file
+    vars(module).update(names_outside)
     exec(compile(text, file, "exec"), vars(module))
     _name_by_module(vars(module))
     return module
