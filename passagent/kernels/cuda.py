@@ -36,8 +36,8 @@ class CudaKernel:
 
     def _launch(self, sizes: launch.Sizes, *args: torch.Tensor | int | float | bool) -> None:
         device, where = driver.current_device(), "a kernel takes tensors on the current CUDA device"
-        given = argument_types(self.name, args, lambda tensor: tensor.get_device() == device, where)
-        function, types = self._load(Signature(tuple(given)))
+        c_types = argument_types(self.name, args, lambda tensor: tensor.get_device() == device, where)
+        function, types = self._load(Signature(tuple(c_types)))
         values = [a.data_ptr() if isinstance(a, torch.Tensor) else a for a in args]
         cells = [launch.TYPES[ctype](value) for ctype, value in zip(types, values, strict=True)]
         for position, (ctype, value, cell) in enumerate(zip(types, values, cells, strict=True)):

@@ -1,4 +1,4 @@
-"""What launches need: C types of parameters, sizes of a grid, and extensions in C that include host.h."""
+"""Parts of a launch: C types of parameters, sizes of a grid, and extensions in C that include host.h."""
 
 from __future__ import annotations
 

@@ -105,8 +105,8 @@ class RegionSearches:
             try:
                 async with asyncio.timeout(left_s) as limit:
                     for number, (path, files) in numbered:
-                        for setting, left in self._left().items():
-                            if left <= 0:
+                        for setting, amount in self._left().items():
+                            if amount <= 0:
                                 self.stop(f"all of {setting} is spent")
                         if self.stop_reason is not None:
                             return
@@ -121,7 +121,7 @@ class RegionSearches:
             await asyncio.gather(*under_way)
 
     def _left(self, task: Task | None = None) -> dict[str, float]:
-        """What all runs but a task's own have left of the tokens and the money of one, as settings."""
+        """The tokens and the money that all runs but a task's own have left for it, as settings."""
         limits = self.config.search
         others = [run for run in runs_of(self.runs_dir) if task is None or run.task_key != task.key]
         settings = dict[str, float]()

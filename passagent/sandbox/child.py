@@ -39,7 +39,7 @@ _PF_EXITING = 0x4  # include/linux/sched.h
 
 @dataclass(frozen=True)
 class Work:
-    """What a fork runs, by names: its server imports them."""
+    """The function that a fork runs, by its name: the fork's server imports it."""
 
     function: str
     """`MODULE:FUNCTION`. It takes its stream, its scratch directory, and the layers of its sandbox, if any.

@@ -39,13 +39,13 @@ CROWDED = ("cuda",)
 
 def set_aside(values: Sequence[Any]) -> list[Any]:
     """The values; in place of large tensors on a GPU, copies in host memory."""
-    kept = list[Any]()
+    copies = list[Any]()
     for value in values:
         is_plain = type(value) is torch.Tensor and value.layout == torch.strided
         if is_plain and value.device.type in CROWDED and value.nbytes >= LARGE:
             value = in_host_memory(value)  # noqa: PLW2901
-        kept.append(value)
-    return kept
+        copies.append(value)
+    return copies
 
 
 def in_host_memory(value: torch.Tensor) -> torch.Tensor:

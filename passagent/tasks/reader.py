@@ -276,7 +276,7 @@ def check_room_on(what: str, there: int, subgraph: Subgraph, copies: int) -> Non
 
 
 def _lacking(subgraph: Subgraph, copies: int, there: int) -> str:
-    """What so many copies need, in words, if it is more than is there; else empty."""
+    """The memory that so many copies need, in words, if it is more than `there` bytes; else an empty text."""
     needed = copies * input_bytes(subgraph)
     text = f"{subgraph.path}: needs {_gib(needed)} of memory for {copies} copies of its inputs"
     return text if needed > there else ""
