@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -43,7 +44,7 @@ _left_alone = torch._disable_dynamo(_handle)
 
 LOW = (torch.float16, torch.bfloat16, torch.float32)
 _DRAWN = 65537
-"""Signs that are drawn for a tensor, at most: a prime, so that no two rows have the same ones."""
+"""Numbers that are drawn for all tensors: a prime, so that no two rows have the same ones."""
 _MOVES = 4
 """Draws of inputs that differ in their last place."""
 _aten = torch.ops.aten
@@ -84,13 +85,13 @@ def nudged(
     Floats of `inputs` move by a unit in their last place, and results of sums (see MovedSums); both up or
     down. The ways combine each with its opposite: no two moves of one value cancel in all four.
     """
-    ways = []
+    ways, drawn = [], torch.randint(2, (_DRAWN,), generator=_generator(seed), dtype=torch.int8) * 2 - 1
     for way, opposite in itertools.product((1, -1), (1, -1)):
-        generator, values = torch.Generator().manual_seed(seed), copied(inputs)
+        signs, values = _Drawn(drawn, seed), copied(inputs)
         for i, value in enumerate(inputs):
             if isinstance(value, torch.Tensor) and value.dtype in (*LOW, torch.float64):
-                values[i] = step_bits(value, way * _signs(value, generator))
-        with MovedSums(generator, opposite):
+                values[i] = step_bits(value, way * signs.over(value))
+        with MovedSums(signs, opposite):
             ways.append(run_graph(graph_module, values, written))
     return ways
 
@@ -118,11 +119,11 @@ def spread_of(
 
 def blurred(inputs: list[Any], seed: int, units: float = 1.0) -> list[Any]:
     """Return the inputs with narrow floats in float64, off by up to so many of the `units` that they had."""
-    generator, values = torch.Generator().manual_seed(seed), copied(inputs)
+    drawn = torch.rand(_DRAWN, generator=_generator(seed), dtype=torch.float64) * 2 - 1
+    parts, values = _Drawn(drawn, seed), copied(inputs)
     for i, value in enumerate(inputs):
         if isinstance(value, torch.Tensor) and value.dtype in LOW:
-            drawn = torch.rand(min(value.numel(), _DRAWN), generator=generator, dtype=torch.float64) * 2 - 1
-            off = units * torch.finfo(value.dtype).eps * _repeated(drawn, value)
+            off = units * torch.finfo(value.dtype).eps * parts.over(value)
             values[i] = value.double() * (1 + off)
     return values
 
@@ -146,16 +147,26 @@ def copied(inputs: list[Any]) -> list[Any]:
     return [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
 
 
-def _signs(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Return 1 or -1 for each element, int8, on the device: some thousands that are drawn, over and over."""
-    count = min(like.numel(), _DRAWN)
-    return _repeated(torch.randint(2, (count,), generator=generator, dtype=torch.int8) * 2 - 1, like)
+def _generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
 
 
-def _repeated(drawn: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return what was drawn, over and over, in the shape and on the device of `like`."""
-    count = like.numel()
-    return drawn.to(like.device).repeat(-(-count // _DRAWN) or 1)[:count].reshape(like.shape)
+class _Drawn:
+    """Numbers that were drawn once, for the elements of any number of tensors: each tensor has them over and
+    over, from another place on. Drawing for each would take longer than the graphs of most tasks.
+    """
+
+    def __init__(self, numbers: torch.Tensor, seed: int) -> None:
+        """`seed`: of the places."""
+        self._numbers, self._places = numbers, random.Random(seed)
+
+    def over(self, like: torch.Tensor) -> torch.Tensor:
+        """Return them in the shape and on the device of `like`."""
+        if self._numbers.device != like.device:
+            self._numbers = self._numbers.to(like.device)
+        count = like.numel()
+        numbers = self._numbers.roll(self._places.randrange(_DRAWN))
+        return numbers.repeat(-(-count // _DRAWN) or 1)[:count].reshape(like.shape)
 
 
 class MovedSums(Mode):
@@ -165,9 +176,9 @@ class MovedSums(Mode):
     times the dtype's epsilon: what independent roundings of the terms come to.
     """
 
-    def __init__(self, generator: torch.Generator, way: int) -> None:
+    def __init__(self, signs: _Drawn, way: int) -> None:
         super().__init__()
-        self._generator, self._way = generator, way
+        self._signs, self._way = signs, way
 
     def on_call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the operator and move its result."""
@@ -177,7 +188,7 @@ class MovedSums(Mode):
         if squares is None or returned.dtype not in (*LOW, torch.float64):
             return returned
         step = torch.finfo(returned.dtype).eps * squares.sqrt().nan_to_num(0.0, 0.0, 0.0)
-        return returned.add_(step.mul_(self._way * _signs(returned, self._generator)))
+        return returned.add_(step.mul_(self._way * self._signs.over(returned)))
 
 
 def _sum_of_squares(adding: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
