@@ -292,8 +292,6 @@ def test_eager_on_a_gpu_is_captured(on_gpu, task, references):
     check_times(result)
     assert {tuple(one.mutated) for one in references} == {()}  # with special values in 16 bits, too
     assert {one.repeats for one in references} == {hostless.REPEATS}
-    assert all(0.8 < graph.speedup.e2e < 1.25 for graph in result.graphs), result.graphs
-    assert all(graph.eager_ms < 0.02 for graph in result.graphs)  # three operators: no host is in it
     assert all(one.eager_us > 0 for one in on_gpu.describe(task, 60))
 
 

@@ -77,5 +77,5 @@ def test_cuda_kernel_refuses_what_has_no_type_and_tells_a_failure_in_cudas_words
     with pytest.raises(TypeError, match="launch as kernel"):
         _ = cuda_kernel("", "f")[1]
     stub.code = 1
-    with pytest.raises(RuntimeError, match="f: CUDA error 1: invalid argument"):
+    with pytest.raises(RuntimeError, match=r"^f\[\[1, 1, 1\], \[1, 1, 1\]\]: CUDA error 1: invalid argument"):
         kernel(x, 1, 1, 1.5, False, 2.5, 1)

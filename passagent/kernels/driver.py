@@ -85,7 +85,7 @@ def launch(name: str, function: int, sizes: Sequence[int], cells: Sequence[Any])
     code = _driver().cuLaunchKernel(
         ctypes.c_void_p(function), *map(ctypes.c_uint, sizes), stream, pointers, None
     )
-    _check(name, code)
+    _check(f"{name}[{[*sizes[:3]]}, {[*sizes[3:6]]}]", code)
 
 
 def version() -> int:
