@@ -123,7 +123,7 @@ def refusals(subgraph: Subgraph, device: str) -> list[str]:
 
         with torch.no_grad():
             eager, got = tensors(graph.forward(*ordered())), tensors(compiled(*inputs()))
-            _, rooms = settle(graph, ordered(), [], secrets.randbits(40))
+            rooms = settle(graph, ordered(), [], secrets.randbits(40))
         for position, (want, room, have) in enumerate(zip(eager, cpu(rooms), got, strict=True)):
             if (worst := first_beyond(position, want, room, have)) is not None:
                 values = f"{worst.got!r}, eager's is {worst.expected!r}"

@@ -50,8 +50,9 @@ HONEST = [
     ),
     (asked("Lockstep", groups=[]), {"ended_early": True}),
     (asked("Audit", sets=[0]), {"kept": [KEPT], "stable": True}),
-    (asked("Float64"), {"outputs": [TENSOR]}),
-    (asked("Float64"), {"outputs": None}),
+    (asked("Float64"), {"tensors": [TENSOR]}),
+    (asked("Float64"), {"tensors": None}),
+    (asked("Room"), {"tensors": [TENSOR]}),
     (asked("States", inputs=[1]), {"states": [[TENSOR]], "due": [[False]]}),
 ]
 """Requests, as far as they are looked at, and what an honest worker replies."""

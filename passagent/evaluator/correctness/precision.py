@@ -84,7 +84,7 @@ class Expected:
     facts: list[Fact]
     """Facts of the outputs."""
     float64: list[torch.Tensor] | None
-    """The values of `eager` computed in float64; None where that does not run."""
+    """The values of `eager` computed in float64; None where that does not run, and where `room` tells."""
     states: list[States] = field(default_factory=list)
     """States of the inputs that eager writes into."""
     room: list[torch.Tensor] = field(default_factory=list)

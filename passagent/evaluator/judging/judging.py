@@ -38,7 +38,10 @@ from passagent.sandbox import tools
 from passagent.tasks.reader import Subgraph, Task
 
 _HELD_PAIRS = 2
-"""Pairs of workers that are held until the evaluation ends; with more of them memory would run out."""
+"""Pairs of workers that are held until the evaluation ends; more of them while they take no more memory than
+so many with the largest subgraphs that a worker holds."""
+_CONTEXTS = 1 << 30
+"""Bytes that two processes take of a GPU beside their tensors."""
 _DEATHS = 2
 """Workers that a candidate may lose before the rest of its subgraphs is not run."""
 
@@ -118,7 +121,7 @@ class Judging:
         order = list(zip(self.task.subgraphs, self.graphs, strict=True))
         for pair in range(self.pairs):
             order.reverse()  # where not all references have room, the last ones are those that are here
-            if pair >= _HELD_PAIRS:
+            if not (is_held := self._are_held(pair)):
                 self._end_aside()
                 self.workers.prepare()
             if pair:
@@ -130,7 +133,7 @@ class Judging:
             for result in self.graphs:
                 if result.passes_from_t is not None:
                     fill_times(result, together(self._timings[result.name]))
-            if pair >= _HELD_PAIRS:
+            if not is_held:
                 self.workers.eager.end(pair)
         if self.config.reference != "eager":
             self.stopped_early = why_beaten(self.graphs, self.bar, self.config.reference)
@@ -145,6 +148,11 @@ class Judging:
         for subgraph, result in order if self._is_candidate else ():
             if result.status == "ok":  # last of all: an index out of range may break the worker
                 self._guarded(subgraph, result, LoadedWorker.check_indices)
+
+    def _are_held(self, pair: int) -> bool:
+        """Tell whether the workers of a pair have room beside those of the pairs before it."""
+        held = self._loaded.nbytes if self._loaded is not None else 0
+        return pair < _HELD_PAIRS or (pair + 1) * (held + _CONTEXTS) <= _HELD_PAIRS * self._held_bytes
 
     def _check_untimed(self, loaded: LoadedWorker, subgraph: Subgraph, result: GraphResult) -> None:
         """Check the sets that are not timed in calls like the timed ones."""

@@ -159,7 +159,7 @@ class Baseline:
             of_states = of_eager(worker_messages.States, reference, chosen, windows)
             states = self._states(reference, chosen, windows, self._ask(of_states).reply)
         is_known = reference.expected[chosen].known
-        exact, _ = self._float64(reference, chosen, windows) if is_known else (None, [])
+        exact = self._float64(reference, chosen, windows) if is_known else None
         of_set = reference.expected[chosen]
         values = eager + [state.after[-1] for state in states]
         return Expected(values, of_set.facts, exact, states, usual_sizes=of_set.sizes)
@@ -176,7 +176,7 @@ class Baseline:
         where = reference.rotation.first() if windows is None else windows
         request = of_eager(worker_messages.Spread, reference, chosen, where)
         request = request.model_copy(update={"seed": secrets.randbits(40)})
-        closer = replace(expected, spread=self._read(self._ask(request).reply.spread))
+        closer = replace(expected, spread=self._read(self._ask(request).reply.tensors or []))
         if windows is None:
             reference.expected[chosen] = closer
         return closer
@@ -297,25 +297,19 @@ class Baseline:
             request = of_eager(worker_messages.States, reference, chosen, first)
             states = self._states(reference, chosen, first, self._run(request, reference.subgraph))
         exact, room = None, list[torch.Tensor]()
-        if is_small or chosen >= SETS:
-            seed = secrets.randbits(40) if chosen >= SETS else None
-            exact, room = self._float64(reference, chosen, first, seed, is_small)
+        if chosen >= SETS:
+            of_room = of_eager(worker_messages.Room, reference, chosen, first)
+            of_room = of_room.model_copy(update={"seed": secrets.randbits(40), "is_small": is_small})
+            room = self._read(self._run(of_room, reference.subgraph).tensors or [])
+        elif is_small:
+            exact = self._float64(reference, chosen, first)
         return Expected(eager + [state.after[-1] for state in states], facts, exact, states, room)
 
-    def _float64(
-        self,
-        reference: Reference,
-        chosen: int,
-        windows: Windows,
-        seed: int | None = None,
-        is_small: bool = True,
-    ) -> tuple[list[torch.Tensor] | None, list[torch.Tensor]]:
-        """The outputs, and with a `seed` how far eager's may be missed: see worker_messages.Float64."""
+    def _float64(self, reference: Reference, chosen: int, windows: Windows) -> list[torch.Tensor] | None:
+        """The outputs in float64, see worker_messages.Float64."""
         request = of_eager(worker_messages.Float64, reference, chosen, windows)
-        request = request.model_copy(update={"seed": seed, "is_small": is_small})
-        reply = self._run(request, reference.subgraph)
-        exact = None if reply.outputs is None else self._read(reply.outputs)
-        return exact, self._read(reply.room)
+        described = self._run(request, reference.subgraph).tensors
+        return None if described is None else self._read(described)
 
     def _states(
         self, reference: Reference, chosen: int, windows: Windows, reply: worker_messages.StatesReply

@@ -15,6 +15,7 @@ from passagent.evaluator.runner.fresh import Rotation, Windows, window_of
 from passagent.evaluator.runner.worker_messages import (
     Float64,
     Given,
+    Room,
     Run,
     Spread,
     States,
@@ -166,7 +167,7 @@ def run_request(
     )
 
 
-_OfEager = TypeVar("_OfEager", States, Float64, Spread)
+_OfEager = TypeVar("_OfEager", States, Float64, Room, Spread)
 
 
 def of_eager(kind: type[_OfEager], reference: Reference, chosen: int, windows: Windows) -> _OfEager:

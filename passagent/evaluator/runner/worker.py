@@ -86,10 +86,8 @@ def _answer(state: _State, request: messages.Request[Any], fds: list[int]) -> me
             return _lockstep(state, request, fds)
         case messages.Audit():
             return _audit(state, request)
-        case messages.Float64():
-            return _float64(state, request)
-        case messages.Spread():
-            return _spread(state, request)
+        case messages.Float64() | messages.Room() | messages.Spread():
+            return _computed(state, request)
         case messages.States():
             return _states(state, request)
         case messages.Release():
@@ -232,30 +230,25 @@ def _is_still(graph: calls.Graph, now: torch.Tensor, then: messages.Output) -> b
     return calls.same_bytes(now, graph.outputs.unmapped(then)[:].to(now.device))
 
 
-def _float64(state: _State, request: messages.Float64) -> messages.Float64Reply:
-    """Answer messages.Float64."""
+def _computed(
+    state: _State, request: messages.Float64 | messages.Room | messages.Spread
+) -> messages.TensorsReply:
+    """Answer what is asked of eager beyond its outputs."""
     graph, order = _holding(state, request.id, request.set), request.order
     values = _values(graph, request.set, request.windows)
     written = [order.index(i) for i in request.inputs]
     inputs = [values[i] for i in order]
-    room: list[torch.Tensor] = []
-    if request.seed is None:
-        outputs = in_float64(graph.plain, inputs, written)
-    else:
-        outputs, room = settle(graph.plain, inputs, written, request.seed, request.is_small)
+    found: list[torch.Tensor] | None
+    match request:
+        case messages.Float64():
+            found = in_float64(graph.plain, inputs, written)
+        case messages.Room():
+            found = settle(graph.plain, inputs, written, request.seed, request.is_small)
+        case messages.Spread():
+            found = spread_of(graph.plain, inputs, written, request.seed)
     graph.outputs.reset()
-    described = None if outputs is None else [_written(graph, tensor) for tensor in outputs]
-    return messages.Float64Reply(outputs=described, room=[_written(graph, tensor) for tensor in room])
-
-
-def _spread(state: _State, request: messages.Spread) -> messages.SpreadReply:
-    """Answer messages.Spread."""
-    graph, order = _holding(state, request.id, request.set), request.order
-    values = _values(graph, request.set, request.windows)
-    written = [order.index(i) for i in request.inputs]
-    spread = spread_of(graph.plain, [values[i] for i in order], written, request.seed)
-    graph.outputs.reset()
-    return messages.SpreadReply(spread=[_written(graph, tensor) for tensor in spread])
+    tensors = None if found is None else [_written(graph, tensor) for tensor in found]
+    return messages.TensorsReply(tensors=tensors)
 
 
 def _states(state: _State, request: messages.States) -> messages.StatesReply:

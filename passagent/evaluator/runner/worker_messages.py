@@ -134,13 +134,8 @@ class AuditReply(Reply):
     stable: bool
 
 
-class Float64Reply(Reply):
-    outputs: Annotated[list[Tensor], Field(max_length=1 << 14)] | None
-    room: Annotated[list[Tensor], Field(max_length=1 << 14)] = []
-
-
-class SpreadReply(Reply):
-    spread: Annotated[list[Tensor], Field(max_length=1 << 14)]
+class TensorsReply(Reply):
+    tensors: Annotated[list[Tensor], Field(max_length=1 << 14)] | None
 
 
 class StatesReply(Reply):
@@ -301,18 +296,21 @@ class _OfEager(Request[R], Generic[R]):
     inputs: list[int]
 
 
-class Float64(_OfEager[Float64Reply]):
-    """The outputs, and what is left in the inputs, computed in float64; none where that does not run.
-
-    With a `seed`, how far each of eager's may be missed, too, and float64 where `is_small` (settled.py).
-    """
+class Float64(_OfEager[TensorsReply]):
+    """The outputs, and what is left in the inputs, computed in float64; none where that does not run."""
 
     op: Literal["float64"] = "float64"
-    seed: int | None = None
+
+
+class Room(_OfEager[TensorsReply]):
+    """How far each of eager's outputs may be missed (settled.py)."""
+
+    op: Literal["room"] = "room"
+    seed: int = 0
     is_small: bool = True
 
 
-class Spread(_OfEager[SpreadReply]):
+class Spread(_OfEager[TensorsReply]):
     """How far values in float64 move with inputs that differ in their last place (double.spread_of)."""
 
     op: Literal["spread"] = "spread"
@@ -338,7 +336,7 @@ class Release(Request[Reply]):
 
 _KINDS: dict[type[Request[Any]], type[Reply]] = {
     Prepare: Reply, Load: Reply, TakeGraph: GraphReply, Run: RunReply, Lockstep: LockstepReply,
-    Audit: AuditReply, Float64: Float64Reply, Spread: SpreadReply,
+    Audit: AuditReply, Float64: TensorsReply, Room: TensorsReply, Spread: TensorsReply,
     States: StatesReply, Release: Reply,
 }  # fmt: skip
 _BY_NAME = {kind.model_fields["op"].default: kind for kind in _KINDS}
