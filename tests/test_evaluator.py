@@ -512,7 +512,7 @@ def test_what_makes_much_of_little_is_large(referee, tmp_path, monkeypatch, most
     [subgraph] = load_task(tmp_path / "spread").subgraphs
     made = referee._baseline.reference(subgraph, "direct")
     assert [expected.eager[0].numel() for expected in made.expected] == [4096] * sets
-    assert {expected.known for expected in made.expected} == {sets == 10}
+    assert {expected.known for expected in made.expected[:SETS]} == {sets == 10}
 
 
 def test_references_are_kept_for_an_epoch_and_then_drawn_anew(referee, task):
