@@ -89,7 +89,7 @@ def held_bytes(device: str) -> int:
 
 
 def effort_of(config: EvaluatorConfig, dispatch: str, bar: float | None, graphs: int) -> Effort:
-    """The effort of one pair of workers: its part of the calls and the time; on a GPU twice that.
+    """The effort of one pair of workers: its part of the calls and the time; in full on a GPU all of both.
 
     In a search it is half the time, and half the precision of the AS: each of n subgraphs is known less well
     by sqrt(n) than their mean. More than ENOUGH_GRAPHS share the time of so many.
@@ -105,8 +105,7 @@ def effort_of(config: EvaluatorConfig, dispatch: str, bar: float | None, graphs:
             patience=1,
             is_brief=True,
         )
-    pairs = pairs_of(config, dispatch, bar)
-    parts = pairs if config.device == "cpu" else max(1, pairs // 2)
+    parts = pairs_of(config, dispatch, bar) if config.device == "cpu" else 1
     return replace(
         whole,
         budget_s=whole.budget_s / parts,
