@@ -85,7 +85,8 @@ def nudged(
     Floats of `inputs` move by a unit in their last place, and results of sums (see MovedSums); both up or
     down. The ways combine each with its opposite: no two moves of one value cancel in all four.
     """
-    ways, drawn = [], torch.randint(2, (_DRAWN,), generator=_generator(seed), dtype=torch.int8) * 2 - 1
+    ways, generator = [], torch.Generator().manual_seed(seed)
+    drawn = torch.randint(2, (_DRAWN,), generator=generator, dtype=torch.int8) * 2 - 1
     for way, opposite in itertools.product((1, -1), (1, -1)):
         signs, values = _Drawn(drawn, seed), copied(inputs)
         for i, value in enumerate(inputs):
@@ -119,8 +120,8 @@ def spread_of(
 
 def blurred(inputs: list[Any], seed: int, units: float = 1.0) -> list[Any]:
     """Return the inputs with narrow floats in float64, off by up to so many of the `units` that they had."""
-    drawn = torch.rand(_DRAWN, generator=_generator(seed), dtype=torch.float64) * 2 - 1
-    parts, values = _Drawn(drawn, seed), copied(inputs)
+    generator, values = torch.Generator().manual_seed(seed), copied(inputs)
+    parts = _Drawn(torch.rand(_DRAWN, generator=generator, dtype=torch.float64) * 2 - 1, seed)
     for i, value in enumerate(inputs):
         if isinstance(value, torch.Tensor) and value.dtype in LOW:
             off = units * torch.finfo(value.dtype).eps * parts.over(value)
@@ -145,10 +146,6 @@ def real(values: torch.Tensor) -> torch.Tensor:
 def copied(inputs: list[Any]) -> list[Any]:
     """Return the inputs with copies of tensors."""
     return [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
-
-
-def _generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 class _Drawn:
