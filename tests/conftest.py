@@ -4,6 +4,7 @@ Hypothesis has no deadlines (a first call may compile) and draws the same exampl
 in a thousand finds is no reason to refuse another change. `--hypothesis-profile explore` draws others.
 """
 
+import gc
 import os
 import sys
 from functools import partial
@@ -14,6 +15,8 @@ from hypothesis import settings
 
 # Inductor starts no process that imports torch, to compile or to look what the processor can do.
 os.environ |= {"TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_VEC_ISA_OK": "1"}
+
+gc.disable()  # until all is imported and collected: what is made until then stays
 
 settings.register_profile("passagent", deadline=None, derandomize=True, max_examples=25)
 settings.register_profile("explore", deadline=None)
@@ -134,3 +137,12 @@ def pytest_collection_modifyitems(items):
         if not torch.cuda.is_available():
             for item in marked:
                 item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+def pytest_collection_finish():
+    gc.freeze()  # what stays need not be looked through again and again
+    gc.enable()
+
+
+def pytest_unconfigure():
+    gc.unfreeze()  # at the end some libraries look for what is left
