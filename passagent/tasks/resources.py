@@ -13,6 +13,7 @@ import yaml
 from passagent.errors import UsageError
 
 _PACKAGE = Path(__file__).resolve().parents[1]
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's is ten times as fast
 
 
 def roots() -> tuple[Path, ...]:
@@ -51,7 +52,7 @@ def glob(pattern: str) -> Iterator[tuple[str, Path]]:
 def read_yaml(path: Path) -> Any:
     """Return what a YAML file holds. Raises UsageError, in one line, for one that is none."""
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        return yaml.load(path.read_text(encoding="utf-8"), _LOADER)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         reason = getattr(error, "problem", None) or getattr(error, "context", None) or str(error)
