@@ -139,10 +139,10 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(pytest.mark.skip(reason="no CUDA device"))
 
 
+def pytest_configure(config):
+    config.add_cleanup(gc.unfreeze)  # for libraries that look for what is left, after pytest's own collections
+
+
 def pytest_collection_finish():
     gc.freeze()  # what stays need not be looked through again and again
     gc.enable()
-
-
-def pytest_unconfigure():
-    gc.unfreeze()  # at the end some libraries look for what is left
