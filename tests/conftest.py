@@ -7,6 +7,7 @@ in a thousand finds is no reason to refuse another change. `--hypothesis-profile
 import gc
 import os
 import sys
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -57,6 +58,14 @@ def forks():
 def recorder(forks):
     """It, for recordings."""
     return forks
+
+
+@pytest.fixture
+def recorded(recorder, monkeypatch):
+    """`passagent best` asks the recording process that is there already."""
+    from passagent.plan import recorder_process
+
+    monkeypatch.setattr(recorder_process, "recording_process", lambda: nullcontext(recorder))
 
 
 @pytest.fixture
@@ -140,7 +149,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_configure(config):
-    config.add_cleanup(gc.unfreeze)  # for libraries that look for what is left, after pytest's own collections
+    config.add_cleanup(gc.unfreeze)  # after pytest looks for garbage: libraries tell what is left
 
 
 def pytest_collection_finish():
