@@ -18,6 +18,7 @@ from hypothesis import settings
 os.environ |= {"TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_VEC_ISA_OK": "1"}
 
 gc.disable()  # until all is imported and collected: what is made until then stays
+gc.set_threshold(5000)  # each look is through all that torch made
 
 settings.register_profile("passagent", deadline=None, derandomize=True, max_examples=25)
 settings.register_profile("explore", deadline=None)

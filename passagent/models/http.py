@@ -86,12 +86,9 @@ class HttpModel(ABC):
         prefix, self._sdk = self.SDK.upper(), importlib.import_module(self.SDK)
         self._key_variable = f"{prefix}_API_KEY"
         key = api_key(self._key_variable, config.name, config.base_url, f"{prefix}_BASE_URL")
+        http = self._sdk.DefaultAsyncHttpxClient(verify=_certificates())
         self._client: Any = getattr(self._sdk, self.CLIENT)(
-            api_key=key,
-            base_url=config.base_url,
-            timeout=config.timeout_s,
-            max_retries=0,
-            http_client=self._sdk.DefaultAsyncHttpxClient(verify=_certificates()),
+            api_key=key, base_url=config.base_url, timeout=config.timeout_s, max_retries=0, http_client=http
         )
         self.name, self.config = config.name, config
         # it is shown: no password
