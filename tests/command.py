@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 
 import pytest
+import typer
+
+
+@functools.cache
+def _commands():
+    """The commands, which typer would build for each call."""
+    from passagent import cli
+
+    return typer.main.get_command(cli.app)
 
 
 @pytest.fixture
@@ -13,6 +23,7 @@ def call(monkeypatch, capsys, tmp_path):
     """`call("bench", ...)` gives exit code, stdout, stderr of the command in an empty directory."""
     from passagent import cli
 
+    monkeypatch.setattr(cli, "app", _commands())
     monkeypatch.chdir(tmp_path)
     for name in list(os.environ):
         if name.startswith("PASSAGENT_") or name.endswith("_API_KEY"):

@@ -4,8 +4,10 @@ Hypothesis has no deadlines (a first call may compile) and draws the same exampl
 in a thousand finds is no reason to refuse another change. `--hypothesis-profile explore` draws others.
 """
 
+import gc
 import os
 import sys
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -14,6 +16,9 @@ from hypothesis import settings
 
 # Inductor starts no process that imports torch, to compile or to look what the processor can do.
 os.environ |= {"TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_VEC_ISA_OK": "1"}
+
+gc.disable()  # until all is imported and collected: what is made until then stays
+gc.set_threshold(5000)  # each look is through all that torch made
 
 settings.register_profile("passagent", deadline=None, derandomize=True, max_examples=25)
 settings.register_profile("explore", deadline=None)
@@ -54,6 +59,14 @@ def forks():
 def recorder(forks):
     """It, for recordings."""
     return forks
+
+
+@pytest.fixture
+def recorded(recorder, monkeypatch):
+    """`passagent best` asks the recording process that is there already."""
+    from passagent.plan import recorder_process
+
+    monkeypatch.setattr(recorder_process, "recording_process", lambda: nullcontext(recorder))
 
 
 @pytest.fixture
@@ -134,3 +147,12 @@ def pytest_collection_modifyitems(items):
         if not torch.cuda.is_available():
             for item in marked:
                 item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+def pytest_configure(config):
+    config.add_cleanup(gc.unfreeze)  # after pytest looks for garbage: libraries tell what is left
+
+
+def pytest_collection_finish():
+    gc.freeze()  # what stays need not be looked through again and again
+    gc.enable()

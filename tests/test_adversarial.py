@@ -121,6 +121,7 @@ def check_attack(case: Case, result: Evaluation) -> None:
 
 def check_inert(result: Evaluation) -> None:
     """Every subgraph is rewritten, and right at the strictness that counts in full."""
+    assert result.status == "ok", (result.status, result.error)
     assert all(graph.matches and graph.passes_from_t <= score.STRICT_T for graph in result.graphs)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import shlex
@@ -18,7 +17,6 @@ import tiny_search
 from passagent import cli
 from passagent.evaluator.candidate import HELPER, HELPER_HEAD
 from passagent.evaluator.result import MANIFEST, Evaluation
-from passagent.plan import recorder_process
 from passagent.search import setup
 from passagent.store import Store
 from passagent.view.evaluation import evaluation_text
@@ -26,12 +24,6 @@ from passagent.view.evaluation import evaluation_text
 ROOT = Path(__file__).parents[1]
 PROGRAM = Path(tiny_search.__file__)
 NOT_SETTINGS = ("help", "help_all", "version", "install_completion", "show_completion")
-
-
-@pytest.fixture
-def recorded(recorder, monkeypatch):
-    """`passagent best` asks the recording process that is there already."""
-    monkeypatch.setattr(recorder_process, "recording_process", lambda: contextlib.nullcontext(recorder))
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from passagent.evaluator.fleet.host import Host
 from passagent.evaluator.hardware.devices import Device
 from passagent.evaluator.judging import recorder, referee
 from passagent.evaluator.judging.referee import Referee
-from passagent.evaluator.service.referee_process import RefereeProcess
 from passagent.tasks import load_task
 
 pytestmark = pytest.mark.usefixtures("own_memory")
@@ -97,26 +96,6 @@ def test_what_was_foreseen_is_recorded_once_and_judged_as_ever(task, counted, fo
                 judge._recorder._next[2].result()
         assert judge.evaluate(loaded, one).status == "ok", "a fault of the machine is none of the candidate's"
         judge.foresee(loaded, three)  # closing does not wait for who asks
-
-
-def test_a_process_that_is_told_answers_what_it_is_asked(task):
-    files = tiny.candidate().files
-
-    async def work():
-        owner = RefereeProcess(Device("cpu", "cpu-a", "cpu"), CONFIG, [0])
-        request = {"task": str(task), "files": files, "bar": None}
-        try:
-            await owner.foresee(request)
-            asked = asyncio.create_task(owner.ask(request))
-            while owner._running is None or owner._running.streams is None:
-                await asyncio.sleep(0.01)
-            await owner.foresee(request | {"task": "nowhere"})
-            await owner.foresee(request)
-            return [(await asked)["status"], (await owner.ask(request))["status"]]
-        finally:
-            await owner.stop()
-
-    assert asyncio.run(work()) == ["ok", "ok"]
 
 
 def test_a_host_hands_it_on_to_the_referee_that_it_has(tmp_path):

@@ -39,15 +39,16 @@ def modules() -> dict[str, Path]:
 
 
 @functools.cache
-def parsed(path: Path) -> list[ast.AST]:
-    """All nodes of a file."""
-    return list(ast.walk(ast.parse(path.read_text())))
+def imports(path: Path) -> list[ast.Import | ast.ImportFrom]:
+    """The imports of a file; trees of all files would fill the memory that the collector looks through."""
+    nodes = ast.walk(ast.parse(path.read_text()))
+    return [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
 def imported(path: Path) -> set[str]:
     """The modules of passagent that a file imports; imports of functions and for types, too."""
     names: set[str] = set()
-    for node in parsed(path):
+    for node in imports(path):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names if alias.name.startswith("passagent"))
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("passagent"):
@@ -73,8 +74,8 @@ def test_every_import_names_a_module_that_is_there():
     known = modules()
     missing = []
     for name, path in known.items():
-        for node in parsed(path):
-            module = str(getattr(node, "module", None)) if isinstance(node, ast.ImportFrom) else ""
+        for node in imports(path):
+            module = str(node.module) if isinstance(node, ast.ImportFrom) else ""
             if module.startswith("passagent") and module not in known:
                 missing.append(f"{name} -> {module}")
     assert missing == []

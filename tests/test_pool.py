@@ -94,16 +94,25 @@ def kill_owner(evaluators: EvaluatorPool, times: int, after_s: float = 0.3) -> t
 
 
 def test_a_pool_that_was_started_judges_by_the_process_that_it_started(task):
+    """That process is told of candidates before it answers and while it is asked."""
+
     async def work(told):
         evaluators = EvaluatorPool(CONFIG, tell=told.append)
         evaluators.start()
-        pid = evaluators._slots[0].owner.pid
-        result = await evaluators.evaluate(task, tiny.candidate())
+        owner, files = evaluators._slots[0].owner, tiny.candidate().files
+        pid, request = owner.pid, {"task": str(task), "files": files, "bar": None}
+        await owner.foresee(request)
+        asked = asyncio.create_task(evaluators.evaluate(task, tiny.candidate()))
+        while owner._running is None or owner._running.streams is None:
+            await asyncio.sleep(0.01)
+        await owner.foresee(request | {"task": "nowhere"})
+        await owner.foresee(request)
+        found = await asked, await evaluators.evaluate(task, tiny.candidate())
         assert evaluators._slots[0].owner.pid == pid
         await evaluators.close()
-        return result.status
+        return [one.status for one in found]
 
-    assert run(work) == ("ok", [])
+    assert run(work) == (["ok", "ok"], [])
 
 
 @pytest.mark.long

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import tiny_search
-from many import Runs, finish, forks, is_in, kill, stall_in_a_transaction, steps_of  # noqa: F401
+from many import Runs, finish, forks, is_in, kill, lively, stall_in_a_transaction, steps_of  # noqa: F401
 from test_search import open_tiny
 
 from passagent.evaluator.result import Candidate, Evaluation
@@ -106,11 +106,6 @@ def test_a_database_that_is_removed_is_noticed(tmp_path: Path) -> None:
     for file in aside.iterdir():
         file.rename(there.dir / file.name)
     there.wait(lambda store: runs.find_run(store, "last").state == "failed")
-
-
-def lively() -> None:
-    """Store the time searched more often."""
-    sessions.SAVE_S = 0.2  # type: ignore[misc]
 
 
 def test_killed_while_it_holds_the_database(tmp_path: Path) -> None:

@@ -239,7 +239,7 @@ def test_what_is_computed_of_parameters_alone_is_prepared_and_follows_them(no_ke
             torch.testing.assert_close(run(x), twin(x), **TOLERANCE)
 
 
-def test_a_mask_of_two_attentions_is_prepared_once():
+def test_a_mask_of_two_attentions_is_prepared_once(no_kernels):
     class Two(nn.Module):
         def __init__(self):
             super().__init__()

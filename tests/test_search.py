@@ -542,7 +542,7 @@ def test_series_end_stores_each_finalists_rounds_as_one_evaluation(store, task, 
     assert len(store.rows("SELECT id FROM evaluations")) == stored
 
 
-def test_best_and_summary_show_headline_and_table_of_the_same_rounds(store, compared, tmp_path):
+def test_best_and_summary_show_headline_and_table_of_the_same_rounds(store, compared, recorded, tmp_path):
     run = runs.get_run(store, compared.run.id)
     mean = finalists.score_of(store, finalists.winner(store, run.id))
     data = run_data(store, run)["best"]

@@ -226,7 +226,7 @@ def made_by_model_and_seed(store, task, tmp_path):  # noqa: F811
     return session, seed, max(own, key=lambda node: node.rank)
 
 
-def test_runs_credit_the_model_with_its_own_and_name_the_seeds_origin(store, task, tmp_path, capsys, call):  # noqa: F811
+def test_runs_credit_the_model_with_its_own_and_name_the_seeds_origin(store, task, tmp_path, recorded, call):  # noqa: F811
     session, seed, own = made_by_model_and_seed(store, task, tmp_path)
     assert seed.as_score > own.as_score
     run, origin = runs.get_run(store, session.run.id), f"directory {tmp_path / 'mine'}"

@@ -32,12 +32,7 @@ from passagent.evaluator.score import SETS
 from passagent.evaluator.timing import clocks, timing, turns
 from passagent.evaluator.timing.clocks import charge_copying
 from passagent.evaluator.timing.estimate import interval, log_ratios, ratio
-from passagent.evaluator.timing.timing import (
-    Effort,
-    TimedCallError,
-    TimedPair,
-    measure,
-)
+from passagent.evaluator.timing.timing import Effort, TimedCallError, TimedPair, measure
 from passagent.tasks import Subgraph, TensorMeta
 
 CONFIG = Effort("cpu", 120.0, 30.0, trials=60, most_trials=200, interval=0.02)
@@ -546,13 +541,7 @@ def test_calls_that_fail():
     log = []
     with pytest.raises(TimedCallError, match="not today"):
         measure(
-            TimedPair(
-                Failing("candidate", log),
-                Scripted("eager", log),
-                reference(),
-                lambda *_: None,
-                CONFIG,
-            )
+            TimedPair(Failing("candidate", log), Scripted("eager", log), reference(), lambda *_: None, CONFIG)
         )
 
 
@@ -689,13 +678,7 @@ def test_a_side_does_not_wait_for_one_that_failed(candidate, eager, error):
     log, begun = [], time.monotonic()
     with pytest.raises(error):
         measure(
-            TimedPair(
-                candidate("candidate", log),
-                eager("eager", log),
-                reference(),
-                lambda *_: None,
-                GPU,
-            )
+            TimedPair(candidate("candidate", log), eager("eager", log), reference(), lambda *_: None, GPU)
         )
     assert time.monotonic() - begun < lockstep._PATIENCE_S / 4
 

@@ -14,13 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from passagent.kernels import elf, objects, toolchain
-from passagent.kernels.source_errors import (
-    NO_TORCH,
-    NOT_TORCH,
-    KernelBuildError,
-    KernelRefused,
-    line_of_word,
-)
+from passagent.kernels.source_errors import NO_TORCH, NOT_TORCH, KernelBuildError, KernelRefused, line_of_word
 from passagent.kernels.toolchain import LIBRARIES
 from passagent.sandbox.limits import MAX_SOURCE
 from passagent.sandbox.tools import Access

@@ -7,12 +7,14 @@ makes a reply whole is checked here: its stop reason and its usage. Trying again
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib
 import json
 import logging
 import os
 import re
 import socket
+import ssl
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from typing import Any
@@ -63,6 +65,12 @@ _UNREADABLE: tuple[type[Exception], ...] = (
 """Errors of reading a broken reply: of transport, JSON, fields of another kind, or the SDK's accumulation."""
 
 
+@functools.cache
+def _certificates() -> ssl.SSLContext:
+    """Those that are trusted: they take long to read, once for all clients."""
+    return httpx2.create_ssl_context()
+
+
 class HttpModel(ABC):
     """One model behind one API. `complete` is one try: it raises Transient where another may help."""
 
@@ -78,8 +86,9 @@ class HttpModel(ABC):
         prefix, self._sdk = self.SDK.upper(), importlib.import_module(self.SDK)
         self._key_variable = f"{prefix}_API_KEY"
         key = api_key(self._key_variable, config.name, config.base_url, f"{prefix}_BASE_URL")
+        http = self._sdk.DefaultAsyncHttpxClient(verify=_certificates())
         self._client: Any = getattr(self._sdk, self.CLIENT)(
-            api_key=key, base_url=config.base_url, timeout=config.timeout_s, max_retries=0
+            api_key=key, base_url=config.base_url, timeout=config.timeout_s, max_retries=0, http_client=http
         )
         self.name, self.config = config.name, config
         # it is shown: no password

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import triton
+import triton.experimental.gluon.nvidia.hopper  # Triton does it at the first launch of each process
 from pydantic import ValidationError
 from triton._C.libtriton import ir
 from triton.compiler import ASTSource

@@ -18,17 +18,7 @@ from passagent.plan.check import PlanError, filled
 from passagent.plan.compile import Built
 from passagent.plan.constants import Constants
 from passagent.plan.convert import explain, flattened, home, python_value
-from passagent.plan.model import (
-    Alloc,
-    Choice,
-    Copy,
-    Fill,
-    Launch,
-    OperatorCall,
-    Plan,
-    Step,
-    TritonKernel,
-)
+from passagent.plan.model import Alloc, Choice, Copy, Fill, Launch, OperatorCall, Plan, Step, TritonKernel
 from passagent.plan.values import ConstantValue, InputValue
 
 _ALIGN = 256

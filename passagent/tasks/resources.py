@@ -13,6 +13,7 @@ import yaml
 from passagent.errors import UsageError
 
 _PACKAGE = Path(__file__).resolve().parents[1]
+_QUICK = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's
 
 
 def roots() -> tuple[Path, ...]:
@@ -51,7 +52,11 @@ def glob(pattern: str) -> Iterator[tuple[str, Path]]:
 def read_yaml(path: Path) -> Any:
     """Return what a YAML file holds. Raises UsageError, in one line, for one that is none."""
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        try:
+            return yaml.load(text, _QUICK)
+        except yaml.YAMLError:
+            return yaml.safe_load(text)  # it raises an error that names the right line
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         reason = getattr(error, "problem", None) or getattr(error, "context", None) or str(error)
