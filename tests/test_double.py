@@ -224,6 +224,12 @@ def test_a_sum_whose_terms_cancel_may_be_off_by_a_rounding_of_its_terms_whatever
         assert float(room(graph(SUMS[name]), x, y, seed=seed).min()) > 4 * torch.finfo(dtype).eps * 96**2
 
 
+def test_a_quotient_by_a_sum_may_be_any_where_its_largest_terms_cancel_and_others_are_lost():
+    x = torch.tensor([[1e15, 1e7, -1e15, -4096.0], [3.0, 1e7, 2.0, -4096.0]])
+    cancelling, ordinary = room(graph(lambda x: x / x.sum(-1, keepdim=True)), x).view(2, 4)
+    assert bool(cancelling.isinf().all()) and float(ordinary.max()) < 1e-2
+
+
 def test_a_value_may_be_off_where_eager_overflows_and_float64_rests_on_last_places():
     x = torch.tensor([[1e23, -1e23, 0.0, 0.0]])
     scaled = graph(lambda x: x.sum(-1) * x.square().sum(-1).rsqrt() * 1e23)  # the squares overflow in float32

@@ -5,11 +5,11 @@ from __future__ import annotations
 import operator
 import sys
 import types
+from contextlib import suppress
 from typing import Any
 
 import torch
 import triton
-import triton.experimental.gluon.nvidia.hopper  # Triton does it at the first launch of each process
 from pydantic import ValidationError
 from triton._C.libtriton import ir
 from triton.compiler import ASTSource
@@ -31,6 +31,9 @@ from passagent.plan.model import (
 )
 from passagent.plan.recording_session import Recorder, Session
 from passagent.plan.refusal import Refused, running_place
+
+with suppress(ImportError):  # Triton does it at the first launch of each process
+    import triton.experimental.gluon.nvidia.hopper
 
 _OPTIONS = tuple(Options.model_fields)
 
