@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--known", action="store_true", help="run nothing: the table of what is there")
     asked = parser.parse_args()
-    problems = find_problems("kernelbench", asked.path, [1, 2, 3])
+    problems = find_problems(asked.path, [1, 2, 3])
     if asked.sample:
         problems = sample(problems, asked.sample)
     how = How(asked.device, asked.max_input and asked.max_input << 20, asked.timeout, asked.jobs)

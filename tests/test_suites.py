@@ -73,7 +73,7 @@ def test_problems_come_in_the_order_of_their_numbers_with_where_they_are_from(su
     for name in ("10_Tenth", "2_Second_", "1_First"):
         suite(name, HEAD)
     suite("1_Other", HEAD, level=2)
-    found = find_problems("kernelbench", str(suite.root), [1, 2])
+    found = find_problems(str(suite.root), [1, 2])
     assert [one.name for one in found] == [
         "level1_1_First",
         "level1_2_Second",
@@ -81,14 +81,14 @@ def test_problems_come_in_the_order_of_their_numbers_with_where_they_are_from(su
         "level2_1_Other",
     ]
     assert found[1].origin.file == "KernelBench/level1/2_Second_.py"
-    assert find_problems("kernelbench", str(suite.root / "KernelBench"), [2])[0].name == "level2_1_Other"
+    assert find_problems(str(suite.root / "KernelBench"), [2])[0].name == "level2_1_Other"
 
 
 def test_a_place_without_problems_is_told_what_is_looked_for(suite, tmp_path):
     with pytest.raises(UsageError, match=r"level1/\*\.py"):
-        find_problems("kernelbench", str(suite.root), [1])
+        find_problems(str(suite.root), [1])
     with pytest.raises(UsageError, match="no such file"):
-        find_problems("kernelbench", str(tmp_path / "none"), [1])
+        find_problems(str(tmp_path / "none"), [1])
 
 
 TWICE = plain("return x[0] * x[1]", "return [(torch.rand(rows, *shape), torch.rand(rows))]")
@@ -113,20 +113,20 @@ CUTS = {
 def test_sizes_are_cut(suite, tmp_path, name):
     text, most, shapes, line = CUTS[name]
     suite("1_Cut", text)
-    [problem] = find_problems("kernelbench", str(suite.root), [1])
-    [loaded] = load_problem(problem, tmp_path, "cpu", most)
+    [problem] = find_problems(str(suite.root), [1])
+    loaded = load_problem(problem, tmp_path, "cpu", most)
     assert [tuple(one.shape) for one in pytree.tree_leaves(loaded.model.args)] == shapes
     assert line in loaded.source
     loaded.model.module(*loaded.model.args)
-    [whole] = load_problem(problem, tmp_path, "cpu", None)
+    whole = load_problem(problem, tmp_path, "cpu", None)
     assert whole.cut == {} != loaded.cut
 
 
 def test_inputs_that_no_constant_makes_smaller_are_too_large(suite, tmp_path):
     suite("1_Fixed", plain("return x + 1", "return [torch.rand(64, 64)]"))
-    [problem] = find_problems("kernelbench", str(suite.root), [1])
+    [problem] = find_problems(str(suite.root), [1])
     with pytest.raises(Refused) as refused:
-        list(load_problem(problem, tmp_path, "cpu", 1024))
+        load_problem(problem, tmp_path, "cpu", 1024)
     assert refused.value.reason == "too_large"
 
 
@@ -148,7 +148,7 @@ def made(tasks, **more):
 
 def payload_of(suite):
     """The payload of the only problem."""
-    [problem] = find_problems("kernelbench", str(suite.root), [1])
+    [problem] = find_problems(str(suite.root), [1])
     return {"problem": problem.model_dump(), "device": "cpu", "most_bytes": None, "compute_ops": "allowed"}
 
 
@@ -162,7 +162,7 @@ def test_an_import_goes_on_where_it_ended(suite, tmp_path, monkeypatch):
     asked = answering(
         monkeypatch, {"level1_1_First": made({"": FILES}), "level1_2_Second": JobResult(reason="random")}
     )
-    found = lambda: find_problems("kernelbench", str(suite.root), [1])  # noqa: E731
+    found = lambda: find_problems(str(suite.root), [1])  # noqa: E731
     assert [row.reason for row in run_import(found(), out, How())] == [None, "random"]
     assert [row.reason for row in run_import(found(), out, How())] == [None, "random"]
     assert asked == ["level1_1_First", "level1_2_Second"]
@@ -179,7 +179,7 @@ def test_an_import_goes_on_where_it_ended(suite, tmp_path, monkeypatch):
 
 def test_what_found_no_memory_is_tried_again(suite, tmp_path, monkeypatch):
     suite("1_Large", HEAD)
-    [problem] = find_problems("kernelbench", str(suite.root), [1])
+    [problem] = find_problems(str(suite.root), [1])
     answers = {"level1_1_Large": JobResult(reason="memory")}
     asked = answering(monkeypatch, answers)
     assert [row.reason for row in run_import([problem], tmp_path / "tasks", How())] == ["memory"]
@@ -245,7 +245,7 @@ def test_few_tensors_of_a_large_input_are_on_the_device_at_a_time(suite, tmp_pat
 def test_a_process_cannot_have_other_files_written(suite, tmp_path, monkeypatch, task):
     suite("1_First", HEAD)
     answering(monkeypatch, {"level1_1_First": made(task)})
-    [row] = run_import(find_problems("kernelbench", str(suite.root), [1]), tmp_path / "out" / "tasks", How())
+    [row] = run_import(find_problems(str(suite.root), [1]), tmp_path / "out" / "tasks", How())
     assert (row.reason, row.tasks) == ("fails", [])
     assert [path.name for path in (tmp_path / "out").rglob("*")] == ["tasks", RECORD]
 
@@ -253,7 +253,7 @@ def test_a_process_cannot_have_other_files_written(suite, tmp_path, monkeypatch,
 @pytest.mark.long
 def test_a_problem_that_runs_for_ever_ends_in_time(suite, tmp_path):
     suite("1_Endless", plain("while True: pass"))
-    found = find_problems("kernelbench", str(suite.root), [1])
+    found = find_problems(str(suite.root), [1])
     [row] = run_import(found, tmp_path / "tasks", How(timeout_s=3.0))
     assert (row.reason, row.message) == ("timeout", "takes more than 3 s")
 
@@ -279,7 +279,7 @@ def test_each_problem_becomes_a_task_or_a_reason(suite, tmp_path):
     how = How(most_bytes=1 << 20)
     rows = {
         row.name.removeprefix("level1_"): row
-        for row in run_import(find_problems("kernelbench", str(suite.root), [1]), tmp_path / "tasks", how)
+        for row in run_import(find_problems(str(suite.root), [1]), tmp_path / "tasks", how)
     }
     assert {name: row.reason for name, row in rows.items()} == {name: why for name, (_, why) in cases.items()}
     assert "no_such_package" in rows["2_Missing"].message

@@ -155,14 +155,8 @@ def _check_coverage(words: list[str], target: str) -> Output:
 
 @command(tasks_app, "import")
 def tasks_import(
-    suite: Annotated[
-        Literal["kernelbench", "opinfo"],
-        argument("SUITE", "Whose problems: kernelbench, opinfo (torch's own samples)."),
-    ],
-    path: Annotated[
-        str,
-        argument("PATH", "The suite's directory or file; of opinfo operators, such as add,softmax, or all."),
-    ],
+    suite: Annotated[Literal["kernelbench"], argument("SUITE", "Whose problems: kernelbench.")],
+    path: Annotated[str, argument("PATH", "A checkout of the suite.")],
     **options: Unpack[ImportOptions],
 ) -> Output:
     """Make tasks of another suite's problems. Their code runs shut in, each in a process of its own."""
@@ -178,16 +172,15 @@ def tasks_import(
         jobs=options["jobs"],
         compute_ops=options["compute_ops"],
     )
-    problems = find_problems(suite, path, options["level"])
+    problems = find_problems(path, options["level"])
     rows = []
     for row in import_problems(problems, Path(out), how):
         rows.append(row)
         result = f"{row.reason}: {row.message}"
         if not row.reason:
             cut = "".join(f", {name} cut from {was} to {now}" for name, (was, now) in row.cut.items())
-            left_out = f", {row.left_out} calls left out" if row.left_out else ""
             weak = f" ({', '.join(row.weak)})" if row.weak else ""
-            result = f"{row.operators} operators{cut}{left_out}{weak}"
+            result = f"{row.operators} operators{cut}{weak}"
         print(f"{len(rows)}/{len(problems)} {row.name}: {result}", file=sys.stderr, flush=True)
     refused = [row for row in rows if row.reason is not None]
     data = {"path": out, "problems": [row.model_dump() for row in rows]}

@@ -104,7 +104,7 @@ def _import(problem: Problem, out: Path, how: How, jobs: Jobs) -> Row:
 
 
 def make_tasks(payload: dict[str, Any]) -> dict[str, Any]:
-    """Make the tasks of a problem, by one capture of each of its calls, as a Converted in plain data.
+    """Make the tasks of a problem, by one capture of its call, as a Converted in plain data.
 
     It runs in the working directory of a throw-away process. Raises Refused, and what the problem's code
     raises.
@@ -116,41 +116,32 @@ def make_tasks(payload: dict[str, Any]) -> dict[str, Any]:
     from passagent.tasks.suites.loading_problems import called_twice, load_problem
 
     problem, scratch = Problem.model_validate(payload["problem"]), Path.cwd()
-    converted, first_fault = Converted(is_exact=True), ""
-    calls = load_problem(problem, scratch, payload["device"], payload["most_bytes"])
-    for number, loaded in enumerate(calls):
-        model, out = loaded.model, scratch / f"written_{number}"
-        expected = called_twice(model.module, model.args, model.kwargs)
-        extracted = extract_model(model, out)
-        result = pytree.tree_leaves(extracted.result)
-        differing, _ = find_difference(result, expected, _TOLERANCE, _TOLERANCE)
-        if differing:
-            raise Refused("differs", f"the captured graph: {differing}")
-        good = [graph for graph in extracted.graphs if not graph.problems]
-        first_fault = first_fault or next(iter(extracted.problems), "")
-        if len(good) < len(extracted.graphs):
-            converted.left_out += 1
-            continue
-        facts = {
-            "origin": problem.origin.model_dump(),
-            "cut": loaded.cut,
-            "group": problem.name,
-            "compute_ops": payload["compute_ops"],
-            "returns": type(extracted.result).__name__,
-        }
-        converted.source = loaded.source
-        for graph in good:
-            files = {file.name: file.read_text(encoding="utf-8") for file in (out / graph.name).iterdir()}
-            recorded = json.loads(files["graph_net.json"])
-            files["graph_net.json"] = json.dumps(recorded | facts, indent=4) + "\n"
-            suffix = graph.name.removeprefix(model.name)
-            converted.tasks.setdefault(suffix, {})[graph.name] = files
-            converted.operators += graph.operators
-            converted.is_exact &= graph.is_exact
-        converted.cut |= loaded.cut
-        converted.weak = list(dict.fromkeys([*converted.weak, *spread(expected)]))
-    if not converted.tasks:
-        is_other = "differs from that of the model" in first_fault
-        reason = "memory" if lacks_memory(first_fault) else "differs" if is_other else "not_captured"
-        raise Refused(reason, first_fault or "it has no call whose inputs fit")
+    loaded = load_problem(problem, scratch, payload["device"], payload["most_bytes"])
+    model, out = loaded.model, scratch / "written"
+    expected = called_twice(model.module, model.args, model.kwargs)
+    extracted = extract_model(model, out)
+    differing, _ = find_difference(pytree.tree_leaves(extracted.result), expected, _TOLERANCE, _TOLERANCE)
+    if differing:
+        raise Refused("differs", f"the captured graph: {differing}")
+    if not extracted.graphs or any(graph.problems for graph in extracted.graphs):
+        fault = next(iter(extracted.problems), "")
+        is_other = "differs from that of the model" in fault
+        raise Refused("memory" if lacks_memory(fault) else "differs" if is_other else "not_captured", fault)
+    facts = {
+        "origin": problem.origin.model_dump(),
+        "cut": loaded.cut,
+        "group": problem.name,
+        "compute_ops": payload["compute_ops"],
+        "returns": type(extracted.result).__name__,
+    }
+    converted = Converted(
+        is_exact=True, cut=loaded.cut, weak=list(dict.fromkeys(spread(expected))), source=loaded.source
+    )
+    for graph in extracted.graphs:
+        files = {file.name: file.read_text(encoding="utf-8") for file in (out / graph.name).iterdir()}
+        recorded = json.loads(files["graph_net.json"])
+        files["graph_net.json"] = json.dumps(recorded | facts, indent=4) + "\n"
+        converted.tasks[graph.name.removeprefix(model.name)] = {graph.name: files}
+        converted.operators += graph.operators
+        converted.is_exact &= graph.is_exact
     return converted.model_dump()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ast
-import itertools
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
@@ -22,36 +21,44 @@ from passagent.tasks.suites.forked_jobs import Refused
 from passagent.tasks.suites.problems import Problem
 
 SEED = 0
-MOST_SAMPLES = 24
-"""Limit on the samples of one operator."""
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """One call that becomes a subgraph."""
+    """The call that becomes a subgraph."""
 
     model: Model
     cut: dict[str, list[int]] = field(default_factory=dict)
     """Sizes that were made smaller: `{"batch_size": [4096, 64]}`, as written and as it is here."""
     source: str = ""
-    """The text that was run, with what was cut (kernelbench)."""
+    """The text that was run, with what was cut."""
 
 
-def load_problem(problem: Problem, place: Path, device: str, most_bytes: int | None) -> Iterator[Loaded]:
-    """Run the problem's code in `place` and give its calls, one after the other.
+def load_problem(problem: Problem, place: Path, device: str, most_bytes: int | None) -> Loaded:
+    """Return the call `Model(*get_init_inputs())(*get_inputs())`, each of the three seeded as by KernelBench.
 
-    Inputs take `most_bytes` at most: what is larger is cut along the leading dimension (kernelbench), or left
-    out. Raises Refused.
+    The code runs in `place`. Inputs take `most_bytes` at most: what is larger is cut along the leading
+    dimension. Raises Refused.
     """
     for name, text in problem.files.items():
         (place / name).write_text(text, encoding="utf-8")
     sys.path.insert(0, str(place))
-    is_operator = problem.origin.suite == "opinfo"
-    calls = _opinfo(problem, device) if is_operator else _kernelbench(problem, place, device, most_bytes)
-    for loaded in calls:
-        if most_bytes is None or input_bytes(loaded.model.args) <= most_bytes:
-            args = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), loaded.model.args)
-            yield replace(loaded, model=replace(loaded.model, args=args))
+    name, text = next(iter(problem.files.items()))
+    module = _module(place / name, text)
+    for attribute in ("Model", "get_inputs", "get_init_inputs"):
+        if not hasattr(module, attribute):
+            raise Refused("no_model", f"{name}: defines no {attribute}")
+    cut: dict[str, list[int]] = {}
+    if most_bytes is not None:
+        module, cut = _cut(place / name, text, most_bytes)
+    model, inputs = _made(module, device)
+    if most_bytes is not None and cut and not _works(model, inputs):  # equal sizes are written twice
+        module, cut = _cut(place / name, text, most_bytes, together=True)
+        model, inputs = _made(module, device)
+    if most_bytes is not None and input_bytes(inputs) > most_bytes:
+        raise Refused("too_large", f"{name}: its inputs take {input_bytes(inputs) >> 20} MiB")
+    source = (place / name).read_text(encoding="utf-8")
+    return Loaded(Model(problem.name, model.forward, tuple(inputs)), cut, source)
 
 
 def input_bytes(inputs: Any) -> int:
@@ -82,26 +89,6 @@ def seed_all() -> None:
     random.seed(SEED)
     torch.manual_seed(SEED)
     np.random.seed(SEED)
-
-
-def _kernelbench(problem: Problem, place: Path, device: str, most_bytes: int | None) -> Iterator[Loaded]:
-    """`Model(*get_init_inputs())(*get_inputs())`, seeded as KernelBench does before each of the three."""
-    name, text = next(iter(problem.files.items()))
-    module = _module(place / name, text)
-    for attribute in ("Model", "get_inputs", "get_init_inputs"):
-        if not hasattr(module, attribute):
-            raise Refused("no_model", f"{name}: defines no {attribute}")
-    cut: dict[str, list[int]] = {}
-    if most_bytes is not None:
-        module, cut = _cut(place / name, text, most_bytes)
-    model, inputs = _made(module, device)
-    if most_bytes is not None and cut and not _works(model, inputs):  # equal sizes are written twice
-        module, cut = _cut(place / name, text, most_bytes, together=True)
-        model, inputs = _made(module, device)
-    if most_bytes is not None and input_bytes(inputs) > most_bytes:
-        raise Refused("too_large", f"{name}: its inputs take {input_bytes(inputs) >> 20} MiB")
-    source = (place / name).read_text(encoding="utf-8")
-    yield Loaded(Model(problem.name, model.forward, tuple(inputs)), cut, source)
 
 
 def _made(module: ModuleType, device: str) -> tuple[torch.nn.Module, list[Any]]:
@@ -201,33 +188,3 @@ def _with_constant(text: str, name: str, value: int, equal: int | None) -> str:
         if any(isinstance(target, ast.Name) and target.id == name for target in node.targets):
             node.value = ast.Constant(value)
     return ast.unparse(tree)
-
-
-def _opinfo(problem: Problem, device: str) -> Iterator[Loaded]:
-    """Torch's own sample inputs of an operator, in float32 (or a dtype that it has)."""
-    from torch.testing._internal.common_methods_invocations import op_db
-
-    for info in (entry for entry in op_db if entry.name == problem.origin.file):
-        kinds = info.supported_dtypes(torch.device(device).type)
-        dtype = torch.float32 if torch.float32 in kinds else next(iter(sorted(kinds, key=str)))
-        seed_all()
-        samples = info.sample_inputs(device, dtype)
-        for number, sample in enumerate(itertools.islice(samples, MOST_SAMPLES)):
-            values = (sample.input, *sample.args)
-            variant = f"_{info.variant_test_name}" if info.variant_test_name else ""
-            yield Loaded(_call(f"{problem.name}{variant}_{number}", info.op, values, sample.kwargs))
-
-
-def _call(name: str, op: Callable[..., Any], args: Any, kwargs: Any) -> Model:
-    """A call of an operator as a model of its tensors; all other arguments are constants of it."""
-    leaves, spec = pytree.tree_flatten((tuple(args), dict(kwargs)))
-    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-
-    def forward(*tensors: torch.Tensor) -> Any:
-        filled = list(leaves)
-        for place, tensor in zip(places, tensors, strict=True):
-            filled[place] = tensor
-        own_args, own_kwargs = pytree.tree_unflatten(filled, spec)
-        return op(*own_args, **own_kwargs)
-
-    return Model(name, forward, tuple(leaves[i].detach() for i in places))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from passagent.errors import UsageError, closest
+from passagent.errors import UsageError
 from passagent.sandbox.faults import writing
 from passagent.tasks.reader import ALLOWED, ComputeOps
 from passagent.tasks.suites.forked_jobs import Ended
@@ -23,8 +23,6 @@ class Outcome(BaseModel):
     """Outputs are equal bit for bit."""
     operators: int = 0
     cut: dict[str, list[int]] = {}
-    left_out: int = 0
-    """Calls that became no subgraph, where others did."""
     weak: list[str] = []
     """Reasons why a result on it is worth little: outputs that are constant, or close to each other."""
 
@@ -76,7 +74,7 @@ class Origin(BaseModel):
 
     suite: str
     file: str
-    """Relative to the path that was given; an operator's name for `opinfo`."""
+    """Relative to the path that was given."""
 
 
 class Problem(BaseModel):
@@ -112,10 +110,8 @@ class How:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-def find_problems(suite: str, place: str, levels: Sequence[int]) -> list[Problem]:
-    """The problems of a suite at `place`, in order. Raises UsageError where there is none."""
-    if suite == "opinfo":
-        return list(_operators(place))
+def find_problems(place: str, levels: Sequence[int]) -> list[Problem]:
+    """KernelBench's problems at `place`, in order. Raises UsageError where there is none."""
     root = Path(place)
     if not root.exists():
         raise UsageError(f"{place}: no such file or directory")
@@ -123,7 +119,7 @@ def find_problems(suite: str, place: str, levels: Sequence[int]) -> list[Problem
         problems = list(_kernelbench(root, levels))
     if not problems:
         looks_for = "level1/*.py and so on, in it or in its KernelBench/"
-        raise UsageError(f"{place}: holds no problem of {suite}; it looks for {looks_for}")
+        raise UsageError(f"{place}: holds no problem of kernelbench; it looks for {looks_for}")
     return problems
 
 
@@ -142,21 +138,3 @@ def _kernelbench(root: Path, levels: Sequence[int]) -> Iterator[Problem]:
 def _number(path: Path) -> tuple[int, str]:
     match = re.match(r"\d+", path.name)
     return int(match.group()) if match else 0, path.name
-
-
-def _operators(words: str) -> Iterator[Problem]:
-    """Operators of torch's own samples: `add,softmax`, or `all`."""
-    try:
-        from torch.testing._internal.common_methods_invocations import op_db
-    except ModuleNotFoundError as error:
-        raise UsageError(f"torch's samples need {error.name}; pip install {error.name}") from error
-
-    names_of_samples = {info.name for info in op_db}
-    names = sorted(names_of_samples) if words == "all" else [word.strip() for word in words.split(",")]
-    for name in names:
-        if name not in names_of_samples:
-            raise UsageError(
-                f"opinfo: torch has no samples of {name!r}{closest(name, sorted(names_of_samples))}"
-            )
-        origin = Origin(suite="opinfo", file=name)
-        yield Problem(name=name.replace(".", "_"), group="operators", origin=origin)
