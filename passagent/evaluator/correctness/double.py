@@ -207,17 +207,23 @@ def _sum_of_squares(adding: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 class LostTerms(Mode):
-    """Sums lose the terms that are less than a rounding of their largest: as where that comes first and goes
-    again at the end.
+    """Sums whose terms cancel lose those that are less than a rounding of the largest: as where that comes
+    first, and goes again at the end.
     """
 
     def on_call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call the operator without such terms."""
-        if func.overloadpacket in (_aten.sum, _aten.mean) and args[0].is_floating_point() and args[0].numel():
-            sizes, dims = args[0].abs(), args[1] if args[1:] and args[1] else range(args[0].dim())
-            least = sizes.amax(list(dims), keepdim=True) * (torch.finfo(torch.float32).eps / 2)
-            args = (args[0].masked_fill(sizes < least, 0.0), *args[1:])
-        return func(*args, **kwargs)
+        """Call the operator, and without such terms where they are of its result's size."""
+        returned = func(*args, **kwargs)
+        if func.overloadpacket not in (_aten.sum, _aten.mean) or not returned.is_floating_point():
+            return returned
+        values, *others = args
+        dims = list(others[0] if others and others[0] else range(values.dim()))
+        sizes, rounding = values.abs(), torch.finfo(torch.float32).eps / 2
+        if sizes.numel() == 0:
+            return returned
+        lost = func(values.masked_fill(sizes < rounding * sizes.amax(dims, True), 0.0), *others, **kwargs)
+        most = func(sizes, *others, **kwargs) * (rounding * sizes.numel() / returned.numel())
+        return torch.where(returned.abs() < most, lost, returned)
 
 
 class Classes(Mode):
