@@ -95,7 +95,7 @@ class ImportOptions(TypedDict, total=False):
     ]
     device: Device
     max_input: Annotated[Count | None, Option(metavar="MIB", shown="as large as they are")]
-    """Cut inputs along their leading dimension to this size, or leave the call out."""
+    """Cut inputs along their leading dimension to this size."""
     timeout: Annotated[Count, Option("Seconds for a problem.", default=600)]
     jobs: Annotated[Count, Option("Problems at a time.", flags=("--jobs", "-j"), default=1)]
     compute_ops: Annotated[
