@@ -1,7 +1,7 @@
 """The expert's first passes and TorchInductor's code where host time is gone, beside eager.
 
     python benchmarks/graph_dispatch.py TASKS --budget 460 --jobs 16 --out FILE
-    python benchmarks/graph_dispatch.py TASKS --export BEFORE.json --expert-tree OLDER_CHECKOUT
+    python benchmarks/graph_dispatch.py TASKS --export BEFORE.json    # in an older checkout
     python benchmarks/graph_dispatch.py TASKS --budget 460 --before BEFORE.json --out FILE
     python benchmarks/graph_dispatch.py TASKS --device cpu --subgraphs 40 --out FILE
 
@@ -79,13 +79,10 @@ def chosen(paths: list[Path], count: int) -> list[Asked]:
 
 
 def expert_passes(task: str, target: str) -> dict[str, Any]:
-    """What the expert of this checkout, or of an older one, writes for a task."""
-    try:
-        from passagent.expert.choices import default
-        from passagent.expert.expert_model import candidate
-    except ImportError:  # as it was before it had a package of its own
-        from passagent.models.expert.choices import default  # type: ignore[no-redef,import-not-found]
-        from passagent.models.expert.expert_model import candidate  # type: ignore[no-redef,import-not-found]
+    """The passes that the expert writes for a task, by file, and the operators that it refused."""
+    from passagent.expert.choices import default
+    from passagent.expert.expert_model import candidate
+
     try:
         files, authored = candidate(task, target, default(target))
     except Exception as error:  # reported, as everything that fails here
@@ -315,15 +312,10 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=460.0, help="seconds")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that compile")
     parser.add_argument("--export", type=Path, help="only write the expert's passes there")
-    parser.add_argument("--expert-tree", type=Path, help="with --export: the checkout whose expert writes")
     parser.add_argument("--before", type=Path, help="passes that --export wrote")
     parser.add_argument("--out", type=Path, default=Path("graph-dispatch.json"))
     args = parser.parse_args()
     target = args.device.partition(":")[0]
-    if args.export and args.expert_tree:
-        command = [word for word in sys.argv if word not in ("--expert-tree", str(args.expert_tree))]
-        environment = os.environ | {"PYTHONPATH": str(args.expert_tree.resolve())}
-        raise SystemExit(subprocess.call([sys.executable, *command], env=environment))
     rows = chosen(args.tasks, args.subgraphs)
     if args.export:
         export(rows, target, args.export)

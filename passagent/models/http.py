@@ -67,7 +67,7 @@ _UNREADABLE: tuple[type[Exception], ...] = (
 
 @functools.cache
 def _certificates() -> ssl.SSLContext:
-    """Those that are trusted: they take long to read, once for all clients."""
+    """Return the trusted certificates, which all clients share: reading them takes long."""
     return httpx2.create_ssl_context()
 
 

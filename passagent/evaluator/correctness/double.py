@@ -151,12 +151,13 @@ def copied(inputs: list[Any]) -> list[Any]:
 
 
 class _Drawn:
-    """Numbers that were drawn once, for the elements of any number of tensors: each tensor has them over and
-    over, from another place on. Drawing for each would take longer than the graphs of most tasks.
+    """Hands out numbers that were drawn once: each tensor has them over and over, from another place on.
+
+    Drawing for each tensor would take longer than the graphs of most tasks.
     """
 
     def __init__(self, numbers: torch.Tensor, seed: int) -> None:
-        """`seed`: of the places."""
+        """`numbers`: so many as _DRAWN, flat; `seed`: of the places."""
         self._numbers, self._places = numbers, random.Random(seed)
 
     def over(self, like: torch.Tensor) -> torch.Tensor:
@@ -207,12 +208,14 @@ def _sum_of_squares(adding: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 class LostTerms(Mode):
-    """Sums whose terms cancel lose those that are less than a rounding of the largest: as where that comes
-    first, and goes again at the end.
+    """Takes the small terms out of sums that cancel, as if the largest term came first and its opposite last.
+
+    Small are those of less than a rounding of the largest. Sums cancel where the result is less than the
+    bound of its error: n roundings of the sum of the sizes (Higham, Accuracy and Stability, 4.2).
     """
 
     def on_call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call the operator, and without such terms where they are of its result's size."""
+        """Call the operator, and once more without the small terms."""
         returned = func(*args, **kwargs)
         if func.overloadpacket not in (_aten.sum, _aten.mean) or not returned.is_floating_point():
             return returned

@@ -38,10 +38,10 @@ from passagent.sandbox import tools
 from passagent.tasks.reader import Subgraph, Task
 
 _HELD_PAIRS = 2
-"""Pairs of workers that are held until the evaluation ends; more of them while they take no more memory than
-so many with the largest subgraphs that a worker holds."""
+"""Pairs of workers that are held until the evaluation ends. More are held where they take no more memory than
+so many that hold as much as a worker may."""
 _CONTEXTS = 1 << 30
-"""Bytes that two processes take of a GPU beside their tensors."""
+"""Memory of a GPU that two processes take beside their tensors, bytes."""
 _DEATHS = 2
 """Workers that a candidate may lose before the rest of its subgraphs is not run."""
 

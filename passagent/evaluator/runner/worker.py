@@ -87,7 +87,7 @@ def _answer(state: _State, request: messages.Request[Any], fds: list[int]) -> me
         case messages.Audit():
             return _audit(state, request)
         case messages.Float64() | messages.Room() | messages.Spread():
-            return _computed(state, request)
+            return _tensors_of_eager(state, request)
         case messages.States():
             return _states(state, request)
         case messages.Release():
@@ -230,7 +230,7 @@ def _is_still(graph: calls.Graph, now: torch.Tensor, then: messages.Output) -> b
     return calls.same_bytes(now, graph.outputs.unmapped(then)[:].to(now.device))
 
 
-def _computed(
+def _tensors_of_eager(
     state: _State, request: messages.Float64 | messages.Room | messages.Spread
 ) -> messages.TensorsReply:
     """Answer what is asked of eager beyond its outputs."""
@@ -238,16 +238,16 @@ def _computed(
     values = _values(graph, request.set, request.windows)
     written = [order.index(i) for i in request.inputs]
     inputs = [values[i] for i in order]
-    found: list[torch.Tensor] | None
+    computed: list[torch.Tensor] | None
     match request:
         case messages.Float64():
-            found = in_float64(graph.plain, inputs, written)
+            computed = in_float64(graph.plain, inputs, written)
         case messages.Room():
-            found = settle(graph.plain, inputs, written, request.seed, request.is_small)
+            computed = settle(graph.plain, inputs, written, request.seed, request.is_small)
         case messages.Spread():
-            found = spread_of(graph.plain, inputs, written, request.seed)
+            computed = spread_of(graph.plain, inputs, written, request.seed)
     graph.outputs.reset()
-    tensors = None if found is None else [_written(graph, tensor) for tensor in found]
+    tensors = None if computed is None else [_written(graph, tensor) for tensor in computed]
     return messages.TensorsReply(tensors=tensors)
 
 

@@ -303,7 +303,7 @@ class Float64(_OfEager[TensorsReply]):
 
 
 class Room(_OfEager[TensorsReply]):
-    """How far each of eager's outputs may be missed (settled.py)."""
+    """How far each of eager's outputs may be missed (settled.settle): flat float32 tensors."""
 
     op: Literal["room"] = "room"
     seed: int = 0
