@@ -27,8 +27,9 @@ DEFAULT_STD = 0.1
 LARGE = 300.0
 RARE = 5
 """The variant in which activations are ordinary but for FEW, or 1 in RARELY, of size LARGE and more: a kernel
-that looks at some values to tell what all are like does not see those. Their sizes are Pareto distributed, of
-index 1, so that the largest makes most of a sum of squares, and no half of them stands for all."""
+that looks at some values to tell what all are like does not see those. One is FAR_MOST times as large, and
+makes most of a sum of squares, so that no half of a row stands for all of it. The others are Pareto
+distributed, of index 1, and at most a quarter as large."""
 FEW, RARELY = 4, 1 << 16
 BEYOND = 6
 """The variant in which floats go beyond every recorded range: without its limits, on both sides of 0, around
@@ -204,8 +205,10 @@ def _with_few_far(drawn: torch.Tensor, meta: TensorMeta, generator: torch.Genera
     count = min(max(FEW, meta.numel // RARELY), meta.numel // 8)
     if count and meta.is_floating and meta.data is None and not (meta.is_parameter or meta.is_variance):
         places = torch.randint(meta.numel, (count,), generator=generator)
-        signs = torch.randn(count, generator=generator).sign()
-        sizes = (1 / torch.rand(count, generator=generator)).clamp(max=FAR_MOST)
+        # both signs are among the fewest: a kernel may be right on one side of 0 alone
+        signs = 1.0 - 2.0 * ((torch.arange(count) + torch.randint(2, (), generator=generator)) % 2)
+        sizes = (1 / torch.rand(count, generator=generator)).clamp(max=FAR_MOST / 4)
+        sizes[0] = FAR_MOST
         far = signs * sizes * LARGE * max(meta.std or DEFAULT_STD, 1.0) + (meta.mean or 0.0)
         drawn.view(-1)[places] = _clamp(far, meta).to(drawn.dtype)
     return drawn
