@@ -540,6 +540,20 @@ def test_references_are_kept_for_an_epoch_and_then_drawn_anew(referee, task):
     assert referee.evaluate(task, candidate()).status == "ok"
 
 
+def test_a_candidate_that_comes_again_is_judged_on_other_values(referee, task):
+    subgraph, judged = task.subgraphs[0], candidate()
+
+    def values():
+        return referee._baseline.reference(subgraph, "direct")
+
+    assert referee.evaluate(task, judged).status == "ok"
+    first = values()
+    assert referee.evaluate(task, candidate(setup="x = 1")).status == "ok"
+    assert values() is first
+    assert referee.evaluate(task, judged).status == "ok"
+    assert values() is not first
+
+
 def test_inputs_differ_from_referee_to_referee(referee, of_one_thread, task):
     theirs = of_one_thread._baseline.reference(task.subgraphs[0], "direct").expected
     mine = referee._baseline.reference(task.subgraphs[0], "direct").expected

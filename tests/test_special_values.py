@@ -13,9 +13,12 @@ from cases import TaskText, referees_of, write_task
 
 from passagent.config import EvaluatorConfig
 from passagent.evaluator import score
-from passagent.evaluator.reference import baseline
+from passagent.evaluator.reference import reference
 from passagent.evaluator.reference.drawing import SET_KINDS
 from passagent.evaluator.result import MANIFEST, Candidate
+from passagent.evaluator.runner.process import Worker
+from passagent.evaluator.runner.worker_messages import Audit, Float64, Room, Run
+from passagent.evaluator.timing import clocks, timing, turns
 from passagent.tasks.inputs import generator_of
 from passagent.tasks.meta import TensorMeta
 from passagent.tasks.special import KINDS, exchanged, step_bits
@@ -149,14 +152,13 @@ def referees(forks):
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_pass_for_random_values_only_is_a_wrong_result(name, referees, tmp_path, monkeypatch):
+def test_pass_for_random_values_only_is_a_wrong_result(name, referees, tmp_path):
     graph = GRAPHS[name]
     task = write_task(tmp_path / name, graph.task())
     right = referees("cpu").evaluate(task, graph.candidate(graph.right))
     assert right.status == "ok", right.error
     assert right.protocol["special_values"]
-    monkeypatch.setattr(baseline, "EPOCH", 0)  # values are drawn anew each time
-    for _ in range(8):  # what shows a pass up is drawn by chance
+    for _ in range(8):  # what shows a pass up is drawn by chance, for each of its evaluations
         wrong = referees("cpu").evaluate(task, graph.candidate(graph.wrong))
         if wrong.status != "ok":
             break
@@ -167,6 +169,57 @@ def test_pass_for_random_values_only_is_a_wrong_result(name, referees, tmp_path,
     assert wrong.error.removeprefix(where) in SET_KINDS
     forgiven = {t: 1.0 if int(t) >= 1 else score.B for t in wrong.es}
     assert wrong.es == pytest.approx(forgiven)  # as an error of accuracy is
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The requests that workers get from here on."""
+    requests, ask = [], Worker.ask
+
+    def asking(self, request, *args):
+        requests.append(request)
+        return ask(self, request, *args)
+
+    monkeypatch.setattr(Worker, "ask", asking)
+    return requests
+
+
+def test_eager_is_tried_in_other_ways_only_where_a_value_differs_from_its_own(referees, tmp_path, asked):
+    graph = GRAPHS["isfinite"]
+    task = write_task(tmp_path / "isfinite", graph.task())
+    assert referees("cpu").evaluate(task, graph.candidate(graph.right)).status == "ok"
+    assert not any(isinstance(request, Room) for request in asked)
+    assert referees("cpu").evaluate(task, graph.candidate(graph.wrong)).status == "wrong_result"
+    assert sum(isinstance(request, Room) for request in asked) == 1
+
+
+def test_slow_calls_are_32_for_a_first_candidate_of_a_search_and_20_for_a_later_one(
+    referees, tmp_path, asked, monkeypatch
+):
+    """Both sides' and those in float64 are counted."""
+    monkeypatch.setattr(reference, "_SLOW_S", -1.0)
+    monkeypatch.setattr(timing, "SLOW_S", 0.0)
+    monkeypatch.setattr(turns, "BLOCK_S", 0.0)
+    monkeypatch.setattr(clocks, "suspicious", lambda *_: False)  # such short calls are
+    graph = GRAPHS["isfinite"]
+    task = write_task(tmp_path / "isfinite", graph.task())
+    for text, most in ((graph.right, 32), (f"!!{graph.right}", 20)):
+        asked.clear()
+        assert referees("cpu").evaluate(task, graph.candidate(text), 0.01).status == "ok"
+        assert sum(map(calls_of, asked)) <= most
+
+
+def calls_of(request):
+    match request:
+        case Run():
+            return len(request.windows) + (request.settle is not None)
+        case Audit():
+            return 1 + len(request.sets)
+        case Float64():
+            return 1
+        case Room():
+            return 10
+    return 0
 
 
 def test_result_says_that_no_special_values_were_drawn(forks, tmp_path):

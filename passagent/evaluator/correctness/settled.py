@@ -24,6 +24,8 @@ _SPREAD = 16.0
 """A value may be off by so many times what eager's own differ by there, or, in tolerances, along its row."""
 _UNSETTLED = 0.25
 """A row is not settled where eager's values differ by more than this along it, on average, in tolerances."""
+_SURELY = 0.99
+"""Part of a tolerance that float32 arithmetic decides about."""
 _PIECE = 1 << 18
 """Elements that are looked at together, at most, on a GPU 64 times as many; a longer row is cut."""
 
@@ -73,13 +75,18 @@ def room_of(eager: torch.Tensor, others: Sequence[torch.Tensor], is_steady: bool
     return torch.cat(in_threads(lambda want, *again: _room(want, again, tolerances), pieces))
 
 
-def first_beyond(position: int, eager: torch.Tensor, room: torch.Tensor, got: torch.Tensor) -> Worst | None:
-    """Return an element of an output that is outside of its room: the furthest of the first such piece."""
+def first_beyond(
+    position: int, eager: torch.Tensor, room: torch.Tensor | None, got: torch.Tensor
+) -> Worst | None:
+    """Return an element of an output that is outside of its room: the furthest of the first such piece.
+
+    `room`: None: as if eager kept all of its values.
+    """
     shape = (*eager.shape, 2) if eager.is_complex() else tuple(eager.shape)
     pieces = list(zip(_pieces(eager), _pieces(got), strict=True))
     starts = itertools.accumulate((want.numel() for want, _ in pieces), initial=0)
     parts = [
-        (start, room[start : start + want.numel()].reshape(want.shape), want, have)
+        (start, None if room is None else room[start : start + want.numel()], want, have)
         for start, (want, have) in zip(starts, pieces, strict=False)
     ]
     for furthest in in_threads(_beyond, parts):
@@ -91,17 +98,20 @@ def first_beyond(position: int, eager: torch.Tensor, room: torch.Tensor, got: to
 
 
 def _beyond(
-    start: int, most: torch.Tensor, want: torch.Tensor, have: torch.Tensor
+    start: int, room: torch.Tensor | None, want: torch.Tensor, have: torch.Tensor
 ) -> tuple[int, float, float] | None:
     """Return the place of the element that is furthest outside, and both values; None if all are inside."""
-    precise = torch.promote_types(want.dtype, torch.float32)
+    atol, rtol = tolerance(str(want.dtype).removeprefix("torch."), STRICT_T)
     if not want.is_floating_point():
         if torch.equal(have, want):
             return None
-    elif bool(
-        ((have.to(precise) - want.to(precise)).abs() <= most).all()
-    ):  # so all are finite, or do not count
-        return None
+    else:
+        precise = torch.promote_types(want.dtype, torch.float32)
+        exact, value = want.to(precise), have.to(precise)
+        surely = (value - exact).abs_() <= _SURELY * (atol + rtol * exact.abs())
+        if bool((surely | (value == exact) | (value.isnan() & exact.isnan())).all()):
+            return None
+    most = (_room(want, [want], (atol, rtol)) if room is None else room).reshape(want.shape)
     off = (have.double() - want.double()).abs()
     is_off = (off > most) | ((have != want) & (most == 0) & ~want.isnan())
     bad = (is_off | (_class(want) != _class(have))) & (most < torch.inf)

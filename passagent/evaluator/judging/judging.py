@@ -157,7 +157,8 @@ class Judging:
     def _check_untimed(self, loaded: LoadedWorker, subgraph: Subgraph, result: GraphResult) -> None:
         """Check the sets that are not timed in calls like the timed ones."""
         reference = self.baseline.reference(subgraph, self.dispatch)
-        TimedChecks(loaded, reference, result, self.baseline).finish()
+        is_brief = self.bar is not None and reference.is_slow
+        TimedChecks(loaded, reference, result, self.baseline).finish(is_brief)
 
     def _put_aside(self) -> None:
         """The worker has done its work. It ends with the evaluation: ending it disturbs what is timed."""
@@ -226,7 +227,8 @@ class Judging:
 
     def _check(self, loaded: LoadedWorker, subgraph: Subgraph, result: GraphResult) -> None:
         """Compare the outputs on every input set, of audited calls, with eager's."""
-        reference = self.baseline.reference(subgraph, self.dispatch)
+        judged = self.subject.key if isinstance(self.subject, Candidate) else None
+        reference = self.baseline.reference(subgraph, self.dispatch, judged)
         result.moved_bytes = reference.moved_bytes - reference.unread_bytes
         result.flops = reference.flops
         result.narrowed = reference.narrowed

@@ -160,7 +160,7 @@ class LoadedWorker:
         expected, first = reference.expected[chosen], reference.rotation.first()
         drawn = enumerate(Draw(reference.rotation).next())
         ordinary = [window if i in reference.often else first[i] for i, window in drawn]
-        settle = None if chosen in reference.special else ordinary
+        settle = None if chosen in reference.special or reference.is_slow else ordinary
         kept_call = self.reply(run_request(reference, chosen, [first], keep=True, settle=settle)).returned
         if self.is_candidate:
             refuse_kept(reference, expected.facts, kept_call)

@@ -22,6 +22,7 @@ from passagent.errors import InfrastructureError, TaskError
 from passagent.evaluator import captures
 from passagent.evaluator.correctness.inplace import States
 from passagent.evaluator.correctness.precision import Expected, Fact
+from passagent.evaluator.correctness.settled import room_of
 from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.reference import keeping
 from passagent.evaluator.reference.drawing import (
@@ -55,8 +56,8 @@ MAX_AGE_S = 3600.0
 """The baseline's worker is replaced after this long, s: before it runs into its limit of processor time."""
 _DESCRIBED_CALLS, _DESCRIBED_NS = 15, 100_000_000
 """Calls that tell an author eager's time, or ns that they take, at most."""
-_SLOW_NS, _LARGE = 100_000_000, 1 << 22
-"""A subgraph is slow to check if a call of eager's takes longer, or its outputs have more elements."""
+_LARGE = 1 << 22
+"""A subgraph is slow to check, too, if its outputs have more elements."""
 _SPARSE = 16 << 30
 """Room for eager's outputs, bytes: address space only, memory is taken as it is written."""
 
@@ -71,9 +72,10 @@ class Baseline:
         self._kept: OrderedDict[str, Reference] = OrderedDict()
         self._born = 0.0
 
-    def reference(self, subgraph: Subgraph, dispatch: str) -> Reference:
+    def reference(self, subgraph: Subgraph, dispatch: str, judged: str | None = None) -> Reference:
         """The subgraph's reference, kept or drawn; the worker holds the subgraph, ready to be timed.
 
+        `judged`: the candidate whose judgement begins. One that comes again is judged on other values.
         Raises TaskError if eager fails, takes longer than the time-out or is not one graph for Dynamo.
         """
         if self._worker is not None and time.monotonic() - self._born > MAX_AGE_S:
@@ -81,13 +83,15 @@ class Baseline:
         key = _key(subgraph, dispatch)
         self._see_whether_it_lives()
         kept_reference = self._kept.get(key)
-        if kept_reference is not None and kept_reference.uses < EPOCH and self._worker is not None:
-            kept_reference.uses += 1
-            self._kept.move_to_end(key)
-            return kept_reference
-        if kept_reference is not None:
+        if kept_reference is not None and self._worker is not None:
+            if kept_reference.uses < EPOCH and judged not in kept_reference.judged:
+                kept_reference.uses += 1
+                kept_reference.judged |= {judged} - {None}
+                self._kept.move_to_end(key)
+                return kept_reference
             self._forget(key)
         drawn = self._kept[key] = self._draw(key, subgraph, dispatch)
+        drawn.judged |= {judged} - {None}
         while len(self._kept) > 1 and keeping.are_too_many(
             [reference.size for reference in self._kept.values()], self._config.device
         ):
@@ -169,14 +173,28 @@ class Baseline:
     ) -> Expected:
         """`expected` of a call on windows of a set, with its `spread` if eager is ill-conditioned there.
 
-        Without `windows` it is what the set expects, which keeps that.
+        On sets that outputs are not compared on it is with its `room`. Without `windows` it is what the set
+        expects, which keeps that.
         """
-        if expected.spread or not expected.is_ill_conditioned:
-            return expected
+        seed = {"seed": secrets.randbits(40)}
         where = reference.rotation.first() if windows is None else windows
-        request = of_eager(worker_messages.Spread, reference, chosen, where)
-        request = request.model_copy(update={"seed": secrets.randbits(40)})
-        closer = replace(expected, spread=self._read(self._ask(request).reply.tensors or []))
+        if expected.room or expected.spread:
+            return expected
+        if chosen >= SETS:
+            of_room = of_eager(worker_messages.Room, reference, chosen, where)
+            of_room = of_room.model_copy(update=seed | {"is_small": _is_small(reference)})
+            try:
+                room = self._read(self._run(of_room, reference.subgraph).tensors or [])
+            except TaskError as error:  # eager fails on values beside these, so it judges nobody here
+                if isinstance(error.__cause__, WorkerTimeout | WorkerDied):
+                    raise
+                room = [torch.full_like(room_of(value, [value]), torch.inf) for value in expected.eager]
+            closer = replace(expected, room=room)
+        elif expected.is_ill_conditioned:
+            of_spread = of_eager(worker_messages.Spread, reference, chosen, where).model_copy(update=seed)
+            closer = replace(expected, spread=self._read(self._ask(of_spread).reply.tensors or []))
+        else:
+            return expected
         if windows is None:
             reference.expected[chosen] = closer
         return closer
@@ -253,7 +271,7 @@ class Baseline:
         reference.moved_bytes = input_bytes(subgraph)
         reference.unread_bytes = unread_bytes(reference.nodes, reference.order, subgraph)
         reference.flops = count_flops(reference.nodes, reference.order, subgraph)
-        chosen, is_small, is_slow, fastest_ns = 0, keeping.is_small(subgraph), False, math.inf
+        chosen, is_small, is_slow, reference.call_s = 0, keeping.is_small(subgraph), False, math.inf
         first, drawn = reference.rotation.first(), list[tuple[list[torch.Tensor], list[Fact]]]()
         try:
             for chosen, kind in enumerate(reference.kinds):
@@ -263,13 +281,13 @@ class Baseline:
                 call, eager = ran.returned, self._read(ran.returned.outputs)
                 if chosen == 0:
                     reference.note_outputs(eager, call.outputs)
-                    count = sum(tensor.numel() for tensor in eager)
-                    is_small, is_slow = is_small and count <= keeping.SMALL, count > _LARGE
+                    is_small, is_slow = _is_small(reference), reference.results > _LARGE
                 shapes = [output.shape for output in eager]
                 if chosen in reference.special and shapes != [output.shape for output in drawn[0][0]]:
                     raise TaskError(f"{subgraph.path}: the shapes of eager's outputs depend on values")
-                fastest_ns = min(fastest_ns, *ran.samples)  # a busy machine may disturb one call
-                is_slow = is_slow or (chosen == SETS and fastest_ns > _SLOW_NS)
+                # a busy machine may disturb one call
+                reference.call_s = min(reference.call_s, *(sample / 1e9 for sample in ran.samples))
+                is_slow = is_slow or (chosen == SETS and reference.is_slow)
                 reference.mutated = sorted({*reference.mutated, *call.mutated})
                 drawn.append((eager, [Fact(item.contiguous, item.device, item.own) for item in call.outputs]))
             for chosen, (eager, facts) in enumerate(drawn):
@@ -296,14 +314,8 @@ class Baseline:
         if reference.mutated:
             request = of_eager(worker_messages.States, reference, chosen, first)
             states = self._states(reference, chosen, first, self._run(request, reference.subgraph))
-        exact, room = None, list[torch.Tensor]()
-        if chosen >= SETS:
-            of_room = of_eager(worker_messages.Room, reference, chosen, first)
-            of_room = of_room.model_copy(update={"seed": secrets.randbits(40), "is_small": is_small})
-            room = self._read(self._run(of_room, reference.subgraph).tensors or [])
-        elif is_small:
-            exact = self._float64(reference, chosen, first)
-        return Expected(eager + [state.after[-1] for state in states], facts, exact, states, room)
+        exact = self._float64(reference, chosen, first) if chosen < SETS and is_small else None
+        return Expected(eager + [state.after[-1] for state in states], facts, exact, states)
 
     def _float64(self, reference: Reference, chosen: int, windows: Windows) -> list[torch.Tensor] | None:
         """The outputs in float64, see worker_messages.Float64."""
@@ -363,6 +375,11 @@ class Baseline:
         for reference in self._kept.values():
             reference.close()
         self._kept.clear()
+
+
+def _is_small(reference: Reference) -> bool:
+    """Tell whether a subgraph is small enough to be computed in float64."""
+    return keeping.is_small(reference.subgraph) and reference.results <= keeping.SMALL
 
 
 def _operators(reference: Reference) -> list[str]:

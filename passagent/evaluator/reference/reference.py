@@ -25,6 +25,9 @@ from passagent.sandbox.channel import Arena
 from passagent.tasks.reader import Subgraph
 from passagent.tasks.special import KINDS
 
+_SLOW_S = 0.1
+"""The time from which on a call is slow, s."""
+
 
 @dataclass
 class Reference:
@@ -71,6 +74,8 @@ class Reference:
     eager_s: float = 0.0
     """The time of eager's worker for all sets and in float64: a slow task is not its candidates' fault."""
     uses: int = 0
+    judged: set[str | None] = field(default_factory=set)
+    """The candidates that were judged on it."""
 
     def note_outputs(self, eager: list[torch.Tensor], returned: list[worker_messages.Output]) -> None:
         """Note what eager's outputs are like, and the bytes that they take."""
@@ -110,6 +115,16 @@ class Reference:
     def host_ns(self, dispatches: float) -> int:
         """The part of a call's time that does not count, for a side that is worth so many empty operators."""
         return round(dispatches * self.operator_ns)
+
+    @property
+    def is_slow(self) -> bool:
+        """Tell whether a call takes so long that few are made, and that caches do not matter."""
+        return self.call_s > _SLOW_S
+
+    @property
+    def results(self) -> int:
+        """Elements of eager's outputs."""
+        return sum(math.prod(output.shape) for output in self.outputs)
 
     @property
     def special(self) -> set[int]:
