@@ -169,6 +169,31 @@ def test_operators_under_vmap_are_no_region_and_those_around_it_are(tmp_path):
     assert torch._C._functorch.get_dynamic_layer_stack_depth() == before
 
 
+def routed(x, w):
+    """Fills an inverse permutation in place before the region that reads it."""
+    order = w.argsort()
+    inverse = torch.empty_like(order)
+    inverse[order] = torch.arange(order.numel())
+    return nn.functional.gelu(x @ x.t())[inverse] * w[:, None] + 1
+
+
+def framed(x, w):
+    """Fills zeros in place within a region, and again outside of it."""
+    y = torch.nn.functional.pad(x * w[:, None], (0, 0, 0, 1))
+    out = y.new_zeros(y.shape)
+    out[1:] = y[:-1]
+    out[0, 1:] = y[0, :-1] * 2
+    z = (out @ out.t()).softmax(-1)
+    out.copy_(z @ out)
+    return out + z @ out
+
+
+@pytest.mark.parametrize("model", [routed, framed])
+def test_values_of_a_region_are_those_that_it_meets_though_others_write_in_place(tmp_path, model):
+    found = pa.extract_regions(model, torch.randn(8, 8), torch.rand(8), name="m", out=tmp_path / "out")
+    assert [problem for task in found.tasks for problem in task.problems] == []
+
+
 def test_torch_is_as_before_where_a_model_fails_under_vmap(tmp_path):
     def lost(index):
         return torch.vmap(lambda i: torch.arange(4).index_select(0, i[None]))(index)

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from passagent.tasks.meta import TensorMeta, flat
+from passagent.tasks.meta import LIMIT, TensorMeta, flat
 from passagent.tasks.module import full_device
 from passagent.tasks.reader import Subgraph
 
@@ -36,8 +36,6 @@ BEYOND = 6
 another mean."""
 OUTSIDE = 16
 """Neighbouring elements of which one is below the recorded minimum and one above the maximum, for sure."""
-_OVERFLOWS = 1e30
-"""From this size on a value is a limit, such as a mask adds, and stays."""
 SPREADS = (1.0, 0.5, 2.0, LARGE, 1.0)
 """Variant v >= 1 draws floats with SPREADS[(v - 1) % 5] times the recorded std. Large activations are of all
 sizes from the recorded one to LARGE at least: a model whose weights were never trained records logits near 0,
@@ -179,7 +177,7 @@ def _beyond(meta: TensorMeta, noise: torch.Tensor, shift: float) -> torch.Tensor
         base = torch.tensor(meta.mean or 0.0)
     spread = base.abs().clamp(min=DEFAULT_STD if meta.std is None else meta.std)
     spread = torch.where(spread == 0, 1.0, spread)
-    return torch.where(spread < _OVERFLOWS, _outside(meta, base + (noise + shift) * spread, spread), base)
+    return torch.where(spread < LIMIT, _outside(meta, base + (noise + shift) * spread, spread), base)
 
 
 def _outside(meta: TensorMeta, values: torch.Tensor, spread: torch.Tensor) -> torch.Tensor:
@@ -194,7 +192,7 @@ def _outside(meta: TensorMeta, values: torch.Tensor, spread: torch.Tensor) -> to
     )
     turns = torch.arange(values.numel()).reshape(values.shape) % min(OUTSIDE, values.numel())
     for turn, (limit, side) in enumerate(zip(limits, (-1.0, 1.0), strict=True)):
-        if limit is not None and abs(limit) < _OVERFLOWS:
+        if limit is not None and abs(limit) < LIMIT:
             further = limit + side * ((values - limit).abs() + 0.1 * spread)
             values = torch.where(turns == turn, further, values)
     return values

@@ -24,6 +24,8 @@ _ALIASES = {
 }  # fmt: skip
 PYTHON_SCALARS = {"int", "float"}
 """A dtype written without `torch.`: the input is a Python number, its value in `data`."""
+LIMIT = 1e30
+"""From this size on a value is a limit, such as a mask adds: it stays as it is, and no mean counts it."""
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ import torch.utils._pytree as pytree
 from torch import fx
 
 from passagent.errors import PassagentError, TaskError
+from passagent.evaluator.matching.effects import written
 from passagent.tasks.constraints import find_difference
 from passagent.tasks.extract.extracting import Observed, captured_graph, find_other_nodes
 from passagent.tasks.extract.model_capture import copied, quiet
@@ -170,13 +171,16 @@ def cut_ranges(payload: dict[str, Any]) -> dict[str, Any]:
     graph, metas = graph_module.graph, metas_of(payload)
     nodes = operators(graph)
     regions = [(kind, start, end, region_of(nodes[start:end])) for kind, start, end in payload["ranges"]]
-    names = {node.name for *_, region in regions for node in region.inputs + region.outputs}
+    recorded = {node for *_, region in regions for node in region.inputs + region.outputs}
 
     def meta_of(name: str, value: Any) -> TensorMeta | None:
-        """Record the metadata of a value as it is made; None for what is no tensor."""
+        """Record the metadata of a value as it is first read; None for what is no tensor."""
         return input_metas([name], [value])[0] if isinstance(value, torch.Tensor) else None
 
-    observed = Observed(graph_module, names, meta_of)
+    def first_reader(node: fx.Node) -> fx.Node:
+        return next((user for user in node.users if node not in written(user)), next(iter(node.users)))
+
+    observed = Observed(graph_module, ((node, first_reader(node)) for node in recorded), meta_of)
     with torch.no_grad():
         observed.run(*_drawn_inputs(graph, metas))
     metadata = observed.values | {

@@ -21,7 +21,7 @@ import torch
 
 from passagent.sandbox.unseen import Filling, Reservoir
 from passagent.tasks.inputs import is_endless, more_values, shift_unit
-from passagent.tasks.meta import TensorMeta
+from passagent.tasks.meta import LIMIT, TensorMeta
 from passagent.tasks.reader import Subgraph
 
 MAX_WINDOWS = 4096
@@ -32,8 +32,6 @@ MORE = 1 << 18
 MIX = 1 / 16
 """The share of a mixed window that comes from another one: a power of two, for equal rounding."""
 _MIXED = {"float16", "bfloat16", "float32", "float64"}
-_LARGEST = 1e30
-"""Where values are so large they are not mixed: their differences overflow."""
 _BESIDE = 1 << 32
 PIECE = 1 << 24
 """Elements that are compared at a time."""
@@ -109,7 +107,7 @@ class Draw:
 def _may_mix(meta: TensorMeta) -> bool:
     """A mean of two values is one that could have been drawn, too."""
     far = abs(meta.mean or 0.0) + 100 * (meta.std or 0.0)
-    return meta.dtype in _MIXED and is_endless(meta) and far < _LARGEST
+    return meta.dtype in _MIXED and is_endless(meta) and far < LIMIT
 
 
 def window_of(reservoir: torch.Tensor, where: int, count: int) -> torch.Tensor:

@@ -12,7 +12,7 @@ import hashlib
 import json
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -219,17 +219,24 @@ class Observed(fx.Interpreter):
     def __init__(
         self,
         graph_module: fx.GraphModule,
-        nodes: Collection[str] = (),
+        moments: Iterable[tuple[fx.Node, fx.Node]] = (),
         keep: Callable[[str, Any], Any] = lambda name, value: copied([value])[0],
     ) -> None:
-        """`keep`: of the name and the value of one of `nodes`, when it is made, what is kept in `values`."""
+        """`moments`: nodes, and before which others their values are kept in `values`: operators in place may
+        have written into them since they were made. `keep`: of the name and the value, what is kept.
+        """
         super().__init__(graph_module)
-        self._nodes, self._keep = nodes, keep
+        self._moments, self._keep = defaultdict[str, set[str]](set), keep
+        for node, later in moments:
+            self._moments[later.name].add(node.name)
+        self._made = dict[str, Any].fromkeys(set().union(*self._moments.values()))
         self.times: dict[str, list[float]] = defaultdict(list)
         self.values: dict[str, Any] = {}
 
     def run_node(self, n: fx.Node) -> Any:
         """The node's value."""
+        with temporarily_clear_interpreter_stack():  # what leaves vmap is kept as outside of it
+            self.values |= {name: self._keep(name, self._made[name]) for name in self._moments[n.name]}
         if not n.op.startswith("call"):
             value = super().run_node(n)
         else:
@@ -237,9 +244,8 @@ class Observed(fx.Interpreter):
                 begun = time.perf_counter()
                 value = super().run_node(n)
                 self.times[n.name].append(time.perf_counter() - begun)
-        if n.name in self._nodes:
-            with temporarily_clear_interpreter_stack():  # what leaves vmap is kept as outside of it
-                self.values[n.name] = self._keep(n.name, value)
+        if n.name in self._made:
+            self._made[n.name] = value
         return value
 
 
@@ -383,7 +389,11 @@ def _write(
         name = f"{model.name}_{position}"
         runs[name] = sum(occurrence.piece.runs for occurrence in alike)
         piece, region = alike[0].piece, alike[0].region
-        observed = Observed(piece.graph_module, {node.name for node in (*region.inputs, *region.outputs)})
+        inside = [(node, next(user for user in node.users if user in region.nodes)) for node in region.inputs]
+        beyond = [
+            (node, next(user for user in node.users if user not in region.nodes)) for node in region.outputs
+        ]
+        observed = Observed(piece.graph_module, inside + beyond)
         with torch.set_grad_enabled(model.is_training):
             observed.run(*copied(piece.inputs))
         names = [str(node.target) if node.op == "placeholder" else node.name for node in region.inputs]

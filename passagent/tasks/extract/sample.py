@@ -21,7 +21,7 @@ from torch import fx
 from passagent.errors import TaskError
 from passagent.tasks.constraints import unknown_operator
 from passagent.tasks.extract.structural_hash import StructuralHash, structural_hash
-from passagent.tasks.meta import TensorMeta, meta_source
+from passagent.tasks.meta import LIMIT, TensorMeta, meta_source
 
 _SILENT = ("_log_api_usage_once", "lazy_load_decompositions")
 
@@ -171,12 +171,12 @@ def _statistics(value: torch.Tensor, is_weight: bool) -> dict[str, Any]:
         if len(distinct) <= LEVELS:
             return {"levels": tuple(distinct.tolist())}
     # Taking elements out needs 8 bytes of each for each of its indices: a large tensor has no room for it.
-    finite = wide if all(math.isfinite(end) for end in wide.aminmax()) else wide[wide.isfinite()]
-    if not finite.numel():
+    usual = wide if all(abs(end) < LIMIT for end in wide.aminmax()) else wide[wide.abs() < LIMIT]
+    if not usual.numel():
         return {"levels": tuple(wide.unique().tolist()[:LEVELS])}
-    low, high = float(finite.min()), float(finite.max())
-    std = float(finite.std()) if finite.numel() > 1 else 0.0
-    facts = {"mean": float(finite.mean()), "std": std if math.isfinite(std) else 0.0}
+    low, high = float(usual.min()), float(usual.max())
+    std = float(usual.std()) if usual.numel() > 1 else 0.0
+    facts = {"mean": float(usual.mean()), "std": std if math.isfinite(std) else 0.0}
     if low >= 0 and low != high and not is_weight:
         facts["min_val"] = low  # what is never negative stays so, and a probability below 1
         if high <= 1:
