@@ -548,7 +548,7 @@ def test_a_candidate_that_comes_again_is_judged_on_other_values(referee, task):
 
     assert referee.evaluate(task, judged).status == "ok"
     first = values()
-    assert referee.evaluate(task, candidate(setup="x = 1")).status == "ok"
+    assert referee.evaluate(task, candidate(setup=f"{KERNEL}\nx = 1")).status == "ok"
     assert values() is first
     assert referee.evaluate(task, judged).status == "ok"
     assert values() is not first

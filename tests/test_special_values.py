@@ -13,7 +13,7 @@ from cases import TaskText, referees_of, write_task
 
 from passagent.config import EvaluatorConfig
 from passagent.evaluator import score
-from passagent.evaluator.reference import reference
+from passagent.evaluator.reference import keeping, reference
 from passagent.evaluator.reference.drawing import SET_KINDS
 from passagent.evaluator.result import MANIFEST, Candidate
 from passagent.evaluator.runner.process import Worker
@@ -207,6 +207,24 @@ def test_slow_calls_are_32_for_a_first_candidate_of_a_search_and_20_for_a_later_
         asked.clear()
         assert referees("cpu").evaluate(task, graph.candidate(text), 0.01).status == "ok"
         assert sum(map(calls_of, asked)) <= most
+
+
+def test_large_graph_is_computed_in_float64_where_a_pass_differs_from_eager(
+    referees, tmp_path, asked, monkeypatch
+):
+    """Eager rounds the products to float16, and the pass does not."""
+    monkeypatch.setattr(keeping, "SMALL", 100)
+    row = """float top = 100.0f * float(x[0]), sum = 0;
+    for (int64_t i = 0; i < n; ++i) top = std::max(top, 100.0f * float(x[i]));
+    for (int64_t i = 0; i < n; ++i) sum += std::exp(100.0f * float(x[i]) - top);
+    for (int64_t i = 0; i < n; ++i) out[row * n + i] = std::exp(100.0f * float(x[i]) - top) / sum;"""
+    graph = Graph("(a * 100).softmax(-1)", row, "", "float16", ("float16",), ("std = 1.0",), by_row=True)
+    task = write_task(tmp_path / "steep", graph.task())
+    result = referees("cpu").evaluate(task, graph.candidate(graph.right))
+    assert result.status == "ok" and result.graphs[0].passes_from_t > score.STRICT_T
+    assert any(isinstance(request, Float64) for request in asked)
+    graph = replace(graph, right=row.replace("100.0f", "50.0f"))
+    assert referees("cpu").evaluate(task, graph.candidate(graph.right)).status == "wrong_result"
 
 
 def calls_of(request):

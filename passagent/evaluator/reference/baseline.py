@@ -29,6 +29,7 @@ from passagent.evaluator.reference.drawing import (
     FOR_FAST,
     FOR_SMALL,
     SET_KINDS,
+    EagerError,
     SpecialError,
     begin_wider,
     come_closer,
@@ -171,7 +172,7 @@ class Baseline:
     def look_closer(
         self, reference: Reference, expected: Expected, chosen: int, windows: Windows | None = None
     ) -> Expected:
-        """`expected` of a call on windows of a set, with its `spread` if eager is ill-conditioned there.
+        """`expected` of a call on windows of a set, in float64, and with its `spread` where that tells.
 
         On sets that outputs are not compared on it is with its `room`. Without `windows` it is what the set
         expects, which keeps that.
@@ -181,20 +182,19 @@ class Baseline:
         if expected.room or expected.spread:
             return expected
         if chosen >= SETS:
-            of_room = of_eager(worker_messages.Room, reference, chosen, where)
-            of_room = of_room.model_copy(update=seed | {"is_small": _is_small(reference)})
+            of_room = of_eager(worker_messages.Room, reference, chosen, where).model_copy(update=seed)
             try:
                 room = self._read(self._run(of_room, reference.subgraph).tensors or [])
-            except TaskError as error:  # eager fails on values beside these, so it judges nobody here
-                if isinstance(error.__cause__, WorkerTimeout | WorkerDied):
-                    raise
+            except EagerError:  # it raises on values beside these, so it judges nobody here
                 room = [torch.full_like(room_of(value, [value]), torch.inf) for value in expected.eager]
             closer = replace(expected, room=room)
-        elif expected.is_ill_conditioned:
-            of_spread = of_eager(worker_messages.Spread, reference, chosen, where).model_copy(update=seed)
-            closer = replace(expected, spread=self._read(self._ask(of_spread).reply.tensors or []))
         else:
-            return expected
+            closer = expected
+            if expected.float64 is None:  # the subgraph is large
+                closer = replace(expected, float64=self._float64(reference, chosen, where))
+            if closer.is_ill_conditioned:
+                of_spread = of_eager(worker_messages.Spread, reference, chosen, where).model_copy(update=seed)
+                closer = replace(closer, spread=self._read(self._ask(of_spread).reply.tensors or []))
         if windows is None:
             reference.expected[chosen] = closer
         return closer
@@ -281,7 +281,8 @@ class Baseline:
                 call, eager = ran.returned, self._read(ran.returned.outputs)
                 if chosen == 0:
                     reference.note_outputs(eager, call.outputs)
-                    is_small, is_slow = _is_small(reference), reference.results > _LARGE
+                    count = sum(tensor.numel() for tensor in eager)
+                    is_small, is_slow = is_small and count <= keeping.SMALL, count > _LARGE
                 shapes = [output.shape for output in eager]
                 if chosen in reference.special and shapes != [output.shape for output in drawn[0][0]]:
                     raise TaskError(f"{subgraph.path}: the shapes of eager's outputs depend on values")
@@ -352,7 +353,7 @@ class Baseline:
                 raise fault
             if answer.error.kind == "out_of_memory":
                 raise keeping.too_large(subgraph, self._config.device)
-            raise TaskError(f"{subgraph.path}: eager fails: {answer.error.message}")
+            raise EagerError(f"{subgraph.path}: eager fails: {answer.error.message}")
         return answer.reply
 
     def _forget(self, key: str) -> None:
@@ -375,11 +376,6 @@ class Baseline:
         for reference in self._kept.values():
             reference.close()
         self._kept.clear()
-
-
-def _is_small(reference: Reference) -> bool:
-    """Tell whether a subgraph is small enough to be computed in float64."""
-    return keeping.is_small(reference.subgraph) and reference.results <= keeping.SMALL
 
 
 def _operators(reference: Reference) -> list[str]:

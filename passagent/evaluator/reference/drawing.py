@@ -37,6 +37,10 @@ _NUMBERS = 256
 """Numbers of the graph that are drawn, at most."""
 
 
+class EagerError(TaskError):
+    """Eager raises."""
+
+
 class SpecialError(TaskError):
     """Eager fails on special values, or returns other shapes."""
 

@@ -122,11 +122,6 @@ class Reference:
         return self.call_s > _SLOW_S
 
     @property
-    def results(self) -> int:
-        """Elements of eager's outputs."""
-        return sum(math.prod(output.shape) for output in self.outputs)
-
-    @property
     def special(self) -> set[int]:
         """The sets of special values."""
         return {number for number, kind in enumerate(self.kinds) if kind in KINDS}

@@ -243,7 +243,7 @@ def _tensors_of_eager(
         case messages.Float64():
             computed = in_float64(graph.plain, inputs, written)
         case messages.Room():
-            computed = settle(graph.plain, inputs, written, request.seed, request.is_small)
+            computed = settle(graph.plain, inputs, written, request.seed)
         case messages.Spread():
             computed = spread_of(graph.plain, inputs, written, request.seed)
     graph.outputs.reset()

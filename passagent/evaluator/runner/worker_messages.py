@@ -307,7 +307,6 @@ class Room(_OfEager[TensorsReply]):
 
     op: Literal["room"] = "room"
     seed: int = 0
-    is_small: bool = True
 
 
 class Spread(_OfEager[TensorsReply]):
