@@ -31,8 +31,6 @@ Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 Number = Annotated[int, Field(ge=0, lt=1 << 20)]
 """The position of a value, an input, a plan: small."""
 Sizes = Annotated[tuple[Count, ...], Field(max_length=64)]
-Path = Annotated[tuple[Number, ...], Field(max_length=16)]
-"""Where an argument is: its position, then the positions inside of tuples."""
 Dtype = Literal[
     "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "bfloat16",
     "float32", "float64", "complex32", "complex64", "complex128", "float8_e4m3fn", "float8_e4m3fnuz",

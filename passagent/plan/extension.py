@@ -39,32 +39,36 @@ def array(kind: Any, items: Sequence[Any]) -> Any:
     return (kind * max(len(items), 1))(*items)
 
 
-class Cell(ctypes.Structure):
-    """struct cell."""
+def _fields(kind: Any, names: str) -> tuple[tuple[str, Any], ...]:
+    return tuple((name, kind) for name in names.split())
 
-    _fields_ = (("value", ctypes.c_uint64), ("slot", ctypes.c_int32), ("map", ctypes.c_int32))
+
+class Cell(ctypes.Structure):
+    """struct cell: `value`, plus where the tensor of a slot lies if `slot` is not negative. Bytes.
+
+    `map`: the number of a tensor map with this address, which a kernel is given in its place.
+    """
+
+    _fields_ = (("value", ctypes.c_uint64), *_fields(ctypes.c_int32, "slot map"))
+
+    def __init__(self, value: int, slot: int = NOWHERE) -> None:
+        super().__init__(value, slot, NOWHERE)  # negative ones wrap around
 
 
 class Map(ctypes.Structure):
     """struct map."""
 
     _fields_ = (
-        *((name, ctypes.c_int32) for name in ("kind", "rank", "swizzle", "fill", "small")),
+        *_fields(ctypes.c_int32, "kind rank swizzle fill small"),
         ("box", ctypes.c_uint32 * 5),
-        ("sizes", ctypes.c_uint64 * 5),
-        ("strides", ctypes.c_uint64 * 5),
+        *_fields(ctypes.c_uint64 * 5, "sizes strides"),
     )
 
 
 class Object(ctypes.Structure):
     """struct object."""
 
-    _fields_ = (
-        ("fixed", ctypes.c_void_p),
-        ("view", ctypes.c_void_p),
-        ("slot", ctypes.c_int32),
-        ("unused", ctypes.c_int32),
-    )
+    _fields_ = (*_fields(ctypes.c_void_p, "fixed view"), *_fields(ctypes.c_int32, "slot unused"))
 
 
 class Step(ctypes.Structure):
@@ -72,12 +76,10 @@ class Step(ctypes.Structure):
 
     _fields_ = (
         ("kind", ctypes.c_int32),
-        ("first", ctypes.c_uint32),
-        ("count", ctypes.c_uint32),
+        *_fields(ctypes.c_uint32, "first count"),
         ("sizes", ctypes.c_uint32 * launch.SIZES),
         ("function", ctypes.c_void_p),
-        ("size", ctypes.c_uint64),
-        ("pattern", ctypes.c_uint64),
+        *_fields(ctypes.c_uint64, "size pattern"),
         ("name", ctypes.c_char_p),
     )
 
@@ -87,13 +89,11 @@ class Input(ctypes.Structure):
 
     _fields_ = (
         ("equal", ctypes.c_void_p),
-        *((name, ctypes.c_int32) for name in ("kind", "device", "ndim", "same", "slot")),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
+        *_fields(ctypes.c_int32, "kind device ndim same slot"),
+        *_fields(ctypes.c_uint8, "code bits"),
         ("lanes", ctypes.c_uint16),
         ("alignment", ctypes.c_uint32),
-        ("shape", ctypes.c_void_p),
-        ("stride", ctypes.c_void_p),
+        *_fields(ctypes.c_void_p, "shape stride"),
     )
 
 
@@ -105,22 +105,8 @@ class Program(ctypes.Structure):
         ("function", ctypes.c_void_p),
         ("flags", ctypes.c_int),
         ("doc", ctypes.c_char_p),
-        *((name, ctypes.c_void_p) for name in ("explain", "look", "empty", "keep")),
-        *((name, ctypes.c_int32) for name in ("cpu", "device", "running", "many")),
-        *(
-            (name, ctypes.c_uint32)
-            for name in (
-                "inputs",
-                "slots",
-                "outputs",
-                "computed",
-                "cells",
-                "steps",
-                "objects",
-                "results",
-                "maps",
-            )
-        ),
-        *((name, ctypes.c_void_p) for name in ("input", "made", "cell", "object", "step", "map")),
-        *((name, ctypes.c_void_p) for name in ("at", "values", "parameters", "tensor", "encoded")),
+        *_fields(ctypes.c_void_p, "explain look empty keep"),
+        *_fields(ctypes.c_int32, "cpu device running many"),
+        *_fields(ctypes.c_uint32, "inputs slots outputs computed cells steps objects results maps"),
+        *_fields(ctypes.c_void_p, "input made cell object step map at values parameters tensor encoded"),
     )

@@ -21,8 +21,6 @@ from passagent.plan import kernel_text
 from passagent.plan.arguments import Argument, DescriptorArg, FunctionArg, TritonDtypeArg, TupleArg, ValueArg
 from passagent.plan.model import (
     Alternative,
-    Attribute,
-    Bound,
     Choice,
     Launch,
     Options,
@@ -108,7 +106,7 @@ def _kernel(
     try:
         checked_options = Options(**options)
         text = kernel_text.text_of(kernel, arguments.values())
-        ttir, signature, constants, attributes = _ir(session, kernel, arguments, options)
+        ttir, signature = _ir(session, kernel, arguments, options)
     except Refused as error:
         session.refuse(error.message)
     except ValidationError as error:
@@ -126,14 +124,6 @@ def _kernel(
         entry=name,
         signature=tuple(_parameter(name, kind) for name, kind in signature.items()),
         ttir=ttir,
-        constants=tuple(
-            Bound(path=_path(path), value=_argument(session, value)) for path, value in constants.items()
-        ),
-        specialisation=tuple(
-            Attribute(path=_path(path), name=name, value=int(value))
-            for path, pairs in attributes.items()
-            for name, value in pairs
-        ),
         options=checked_options,
         target=f"cuda:{facts.capability}",
     )
@@ -149,11 +139,8 @@ class _Pointer(jit.MockTensor):
 
 def _ir(
     session: Session, kernel: Any, arguments: dict[str, Any], options: dict[str, Any]
-) -> tuple[str, dict[str, Any], dict[Any, Any], dict[Any, Any]]:
-    """Triton's own IR of a launch, made without a GPU: its text, signature, constants and attributes.
-
-    Raises what Triton raises.
-    """
+) -> tuple[str, dict[str, Any]]:
+    """Triton's own IR of a launch, made without a GPU, and its signature. Raises what Triton raises."""
     _, _, target, backend, binder = kernel.create_binder()
     pointers = {name: _pointers(value, session) for name, value in arguments.items()}
     options = {**options, "debug": True, "sanitize_overflow": False}  # keeps tl.device_assert, adds none
@@ -166,11 +153,7 @@ def _ir(
     functions, modules = backend.get_codegen_implementation(opts), backend.get_module_map()
     module = source.make_ir(target, opts, functions, modules, context)
     text = module.str_nodebug() if hasattr(module, "str_nodebug") else str(module)
-    return text, signature, constants, attributes
-
-
-def _path(path: Any) -> tuple[int, ...]:
-    return path if isinstance(path, tuple) else (path,)
+    return text, signature
 
 
 def _pointers(value: Any, session: Session) -> Any:

@@ -35,7 +35,6 @@ from passagent.plan.arguments import (
     Name,
     Number,
     ParameterArg,
-    Path,
     Record,
     Text,
     TritonDtypeArg,
@@ -81,6 +80,10 @@ class OperatorCall(Record):
     values: Annotated[tuple[Number | None, ...], Field(min_length=1, max_length=64)]
 
 
+GridSize = Annotated[int, Field(ge=0, lt=1 << 31)]
+BlockSize = Annotated[int, Field(ge=1, le=1024)]
+
+
 class Launch(Record):
     """Run a kernel of the plan. `args` in the order of its signature.
 
@@ -94,10 +97,6 @@ class Launch(Record):
     block: tuple[BlockSize, BlockSize, BlockSize] | None = None
     shared: Annotated[int, Field(ge=0, le=1 << 20)] = 0
     args: Annotated[tuple[Argument, ...], Field(max_length=1000)]
-
-
-GridSize = Annotated[int, Field(ge=0, lt=1 << 31)]
-BlockSize = Annotated[int, Field(ge=1, le=1024)]
 
 
 class Alternative(Record):
@@ -116,6 +115,8 @@ class Choice(Record):
 
 Simple = Alloc | Fill | Copy | OperatorCall | Launch
 Step = TypeAliasType("Step", Annotated[Simple | Choice, Field(discriminator="step")])
+for _record in (Alternative, Choice):
+    _record.model_rebuild()
 
 
 # Kernels.
@@ -131,21 +132,6 @@ class Parameter(Record):
     name: Annotated[str, StringConstraints(pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?$", max_length=200)] = ""
     type: Word
     items: Annotated[tuple[Parameter, ...], Field(max_length=1000)] = ()
-
-
-class Bound(Record):
-    """A value of a parameter that is compiled into a Triton kernel (constexpr, None, an int that is 1)."""
-
-    path: Path
-    value: Argument
-
-
-class Attribute(Record):
-    """An attribute of a Triton kernel's parameter at `path`, such as (`tt.divisibility`, 16)."""
-
-    path: Path
-    name: Word
-    value: int = Field(ge=0, le=1 << 31)
 
 
 class Options(Record):
@@ -170,7 +156,8 @@ class NativeKernel(Record):
 class TritonKernel(Record):
     """A Triton kernel, compiled for certain arguments as far as Triton's own IR.
 
-    `text` holds the kernel and the jitted functions that it calls. It is for people and is not run.
+    `text` holds the kernel and the jitted functions that it calls. It is for people and is not run. What was
+    compiled in of the arguments (constexpr, an int that is 1, divisibility) is in the IR.
     """
 
     kind: Literal["triton"] = "triton"
@@ -178,8 +165,6 @@ class TritonKernel(Record):
     entry: Name
     signature: Annotated[tuple[Parameter, ...], Field(max_length=1000)]
     ttir: Annotated[str, Field(max_length=4 << 20)]
-    constants: Annotated[tuple[Bound, ...], Field(max_length=1000)] = ()
-    specialisation: Annotated[tuple[Attribute, ...], Field(max_length=4000)] = ()
     options: Options = Options()
     target: Annotated[str, StringConstraints(pattern=r"^cuda:[0-9]{2,3}$")]
     """Compute capability that the IR was made for: `cuda:90`."""
@@ -351,19 +336,3 @@ class Recording(Record):
                 if not isinstance(leaf, (ParameterArg, *Constant.__args__)):
                     raise ValueError(f"a {leaf.kind} among the arguments of a call")
         return self
-
-
-for _record in (
-    OperatorCall,
-    Launch,
-    Alternative,
-    Choice,
-    Parameter,
-    Bound,
-    Plan,
-    PatternNode,
-    Pass,
-    Call,
-    Recording,
-):
-    _record.model_rebuild()

@@ -68,14 +68,6 @@ class Slot:
         return self.of or self
 
 
-@dataclass(frozen=True)
-class _Kept:
-    """A constant that was made while recording: it may be used in later calls."""
-
-    tensor: torch.Tensor
-    data: bytes
-
-
 @dataclass
 class Recorder:
     """All sessions of one candidate."""
@@ -91,8 +83,8 @@ class Recorder:
     """The messages about kernels of the current subgraph that do not compile."""
     session: Session | None = None
     tokens: list[Slot] = field(default_factory=list)
-    constants: dict[int, _Kept] = field(default_factory=dict)
-    """By storage."""
+    constants: dict[int, tuple[torch.Tensor, bytes]] = field(default_factory=dict)
+    """Constants that were made while recording, and may be used in later calls, by storage: their bytes."""
     own_operators: dict[str, Callable[..., Any]] = field(default_factory=dict)
     """Operators that the candidate registered, by qualified name."""
     fakes: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
@@ -163,9 +155,9 @@ class Session:
         if storage not in self._roots:
             if storage not in self.recorder.constants:
                 self.refuse(refusal.OLD_TENSOR)
-            constant = self.recorder.constants[storage]
-            slot = self.add(Slot(self, constant.tensor, "constant", data=constant.data))
-            if constant.tensor is tensor:
+            constant, data = self.recorder.constants[storage]
+            slot = self.add(Slot(self, constant, "constant", data=data))
+            if constant is tensor:
                 return slot
         return self.add(Slot(self, tensor, "view", of=self._roots[storage]))
 
@@ -199,7 +191,7 @@ class Session:
         slot.data = source.data
         self._slots[id(tensor)] = slot
         self._roots.setdefault(_storage(tensor), slot)
-        self.recorder.constants[_storage(tensor)] = _Kept(tensor, source.data)
+        self.recorder.constants[_storage(tensor)] = tensor, source.data
 
     def allocate(self, tensor: torch.Tensor) -> int:
         """A new tensor as an `Alloc` step; its number."""

@@ -6,7 +6,7 @@ import ctypes
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -18,6 +18,7 @@ from passagent.plan.check import PlanError, filled
 from passagent.plan.compile import Built
 from passagent.plan.constants import Constants
 from passagent.plan.convert import explain, flattened, home, python_value
+from passagent.plan.extension import Cell
 from passagent.plan.model import Alloc, Choice, Copy, Fill, Launch, OperatorCall, Plan, Step, TritonKernel
 from passagent.plan.values import ConstantValue, InputValue
 
@@ -27,17 +28,6 @@ _MOST_OBJECTS = 64
 
 Run = Callable[..., Any]
 """In place of a compiled Triton kernel: a function, and the values whose tensors it is given."""
-
-
-class Where(NamedTuple):
-    """A place in memory: `value`, plus where the tensor of a slot lies if `slot` is not negative. Bytes.
-
-    `map`: the number of a tensor map with this address, which a kernel is given in its place.
-    """
-
-    value: int
-    slot: int = extension.NOWHERE
-    map: int = extension.NOWHERE
 
 
 @dataclass(frozen=True)
@@ -60,13 +50,14 @@ class Table:
     ) -> None:
         self.plan, self.built, self.constants, self.device = plan, built, constants, device
         self.cpu = self.device.type == "cpu"
-        self.cells: list[extension.Cell] = []
+        self.cells: list[Cell] = []
         self.maps: list[extension.Map] = []
         self.objects: list[extension.Object] = []
         self.steps: list[extension.Step] = []
         self.keep: list[Any] = [constants]
         self.given = [*flattened(self.plan.inputs)]
         self.slots: dict[int, int] = {}
+        """Where the tensors of a call are found: its inputs, its outputs, what operators return."""
         for position, argument in enumerate(self.given):
             if isinstance(argument, ValueArg):
                 self.slots.setdefault(argument.value, position)
@@ -80,6 +71,7 @@ class Table:
         if mode.fresh:
             allocated = [step.value for step in self.steps_taken if isinstance(step, Alloc)]
             self.outputs += [n for n in allocated if n not in self.outputs]
+        self.slots |= {base: len(self.given) + n for n, base in enumerate((*self.outputs, *self.computed))}
         self.layouts = {base: self._layout(base) for base in self.outputs}
         self.places, size = self._laid_out()
         self.arena = torch.empty(size + _ALIGN, dtype=torch.uint8, device=self.device)
@@ -124,34 +116,27 @@ class Table:
         value = self.plan.values[number]
         assert isinstance(value, ConstantValue)
         here = self.where(number).value
-        cells = [Where(here), Where(self.constants.address(number))]
+        cells = [Cell(here), Cell(self.constants.address(number))]
         self._step(extension.COPY, "a table of addresses", cells, size=memory.span(value))
         for address in value.addresses:
             if not self._is_here(address.value):
                 continue  # it is made by another alternative, which is the one that uses the table
             to = self.where(address.value)
-            cells = [Where(here + 8 * address.word), Where(to.value + address.offset, to.slot)]
+            cells = [Cell(here + 8 * address.word), Cell(to.value + address.offset, to.slot)]
             self._step(extension.ADDRESS, "a table of addresses", cells)
 
     def _is_here(self, number: int) -> bool:
         base = memory.place(self.plan, number).base
-        return base in self.slots or base in self.outputs or base in self.computed or base in self.places
+        return base in self.slots or base in self.places
 
-    def where(self, number: int) -> Where:
+    def where(self, number: int) -> Cell:
         """Where a value lies."""
         base, offset = memory.place(self.plan, number)
         if base in self.slots:
-            return Where(offset, self.slots[base])
-        if base in self.outputs:
-            return Where(offset, len(self.given) + self.outputs.index(base))
-        if base in self.computed:
-            return Where(offset, self._computed_slot(base))
+            return Cell(offset, self.slots[base])
         if base in self.places:
-            return Where(self.start + self.places[base] + offset)
-        return Where(self.constants.address(base) + offset)
-
-    def _computed_slot(self, base: int) -> int:
-        return len(self.given) + len(self.outputs) + self.computed.index(base)
+            return Cell(self.start + self.places[base] + offset)
+        return Cell(self.constants.address(base) + offset)
 
     def object(self, number: int) -> extension.Object:
         """The tensor of a value."""
@@ -174,10 +159,10 @@ class Table:
             None if slot != extension.NOWHERE else id(fixed), None if view is None else id(view), slot
         )
 
-    def _step(self, kind: int, name: str, cells: Sequence[Where] = (), **fields: Any) -> None:
+    def _step(self, kind: int, name: str, cells: Sequence[Cell] = (), **fields: Any) -> None:
         """Add a step; `fields`: of extension.Step."""
         first = len(self.cells)
-        self.cells += [extension.Cell(cell.value % (1 << 64), cell.slot, cell.map) for cell in cells]
+        self.cells += cells
         words = (ctypes.c_uint32 * launch.SIZES)(*fields.pop("sizes", ()))
         text = name.encode()
         self.keep.append(text)
@@ -206,7 +191,7 @@ class Table:
         """An operator of torch; what it returns is put into slots of its own."""
         operator = Operator(self.plan, step, self.empty)
         self._call(step.operator, operator, operator.tensors)
-        results = [self._computed_slot(number) for number in step.values if number is not None]
+        results = [self.slots[number] for number in step.values if number is not None]
         self.steps[-1].size, self.steps[-1].pattern = len(results), min(results, default=0)
 
     def _fill(self, step: Fill) -> None:
@@ -264,7 +249,7 @@ class Table:
         shared = step.shared
         if is_triton:
             shared, types = built.shared, (*types, "void*", "void*")
-            cells += [Where(self.start + self.places[id(step)] if built.scratch else 0), Where(0)]
+            cells += [Cell(self.start + self.places[id(step)] if built.scratch else 0), Cell(0)]
         if not self.cpu:
             driver.allow_shared(kernel.entry, function, shared)
             driver.allow_clusters(kernel.entry, function, built.ctas)
@@ -276,24 +261,26 @@ class Table:
         numbers = (*grid, *block, shared, built.ctas)
         self._step(extension.LAUNCH, kernel.entry, cells, function=function, sizes=numbers)
 
-    def _mapped(self, descriptor: DescriptorArg, decided: tuple[int, ...]) -> Where:
+    def _mapped(self, descriptor: DescriptorArg, decided: tuple[int, ...]) -> Cell:
         """A tensor map; `decided`: by Triton's compiler."""
         number = descriptor.value
         self.maps.append(kernel_arguments.tensor_map(descriptor, self.plan.values[number], decided))
-        return self.where(number)._replace(map=len(self.maps) - 1)
+        cell = self.where(number)
+        cell.map = len(self.maps) - 1
+        return cell
 
-    def _cell(self, kernel: str, argument: Argument, ctype: str, wraps: bool) -> Where:
+    def _cell(self, kernel: str, argument: Argument, ctype: str, wraps: bool) -> Cell:
         """The kernel's value for an argument, as its parameter's C type; `wraps`: unsigned as signed."""
         if isinstance(argument, ValueArg):
             return self.where(argument.value)
         if isinstance(argument, AddressArg):
             to = self.where(argument.value)
-            return Where(to.value + argument.offset, to.slot)
+            return Cell(to.value + argument.offset, to.slot)
         number = python_value(argument)
         value = launch.TYPES[ctype](number)
         if not wraps and ctype not in ("float", "double", "bool") and value.value != number:
             raise PlanError(f"{kernel} is given {number}, which is no {ctype}")
-        return Where(int.from_bytes(bytes(value), "little"))
+        return Cell(int.from_bytes(bytes(value), "little"))
 
     def function(self) -> Run:
         """The C function that runs the table."""
@@ -312,14 +299,14 @@ class Table:
             launch.tell_cuda(loaded)
         empty = self.empty or launch.EMPTY[self.device.type]
         inputs = [self._input(loaded, position) for position in range(len(self.given))]
-        tables = [
-            extension.array(extension.Input, inputs),
-            extension.array(ctypes.c_void_p, [id(part) for part in parts]),
-            extension.array(extension.Cell, self.cells),
-            extension.array(extension.Object, self.objects),
-            extension.array(extension.Step, self.steps),
-            extension.array(extension.Map, self.maps),
-        ]
+        tables = {
+            "input": extension.array(extension.Input, inputs),
+            "made": extension.array(ctypes.c_void_p, [id(part) for part in parts]),
+            "cell": extension.array(Cell, self.cells),
+            "object": extension.array(extension.Object, self.objects),
+            "step": extension.array(extension.Step, self.steps),
+            "map": extension.array(extension.Map, self.maps),
+        }
         self.keep += [tables, parts, explanation, empty]
         keep = list(self.keep)
         program = extension.Program(
@@ -330,7 +317,7 @@ class Table:
             computed=len(self.computed), cells=len(self.cells), steps=len(self.steps),
             objects=len(self.objects), results=len(results), maps=len(self.maps),
         )  # fmt: skip
-        for name, table in zip(("input", "made", "cell", "object", "step", "map"), tables, strict=True):
+        for name, table in tables.items():
             setattr(program, name, ctypes.addressof(table))
         function: Callable[..., Any] = loaded.replay_new(ctypes.byref(program))
         return function
