@@ -8,6 +8,7 @@ checks no source.
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 import inspect
 import operator
@@ -77,14 +78,26 @@ def cpp_calls(
         if entries[types](*(a.data_ptr() if isinstance(a, torch.Tensor) else a for a in args)):
             raise IndexError(f"index out of range in self (kernel {name})")
 
-    if plan is None:
-        return run
+    return run if plan is None else cpp_planned(run, name, _remembering(plan), order)
+
+
+def cpp_planned(
+    run: Callable[..., None],
+    name: str,
+    plan: Callable[..., Any],
+    order: Mapping[str, Iterable[int]] | None,
+    device: str | None = None,
+) -> Callable[..., Any]:
+    """Return what `cpp_kernel` gives with a plan; `run` calls the function with all its arguments.
+
+    `device`: of outputs where no tensor is given.
+    """
     parameters = list(inspect.signature(plan).parameters) if order else []
 
     def launch(inputs: Sequence[Any], grid: Any, outputs: dict[str, Any], numbers: dict[str, Any]) -> None:
         run(*inputs, *outputs.values(), *numbers.values())
 
-    return _planned(lambda *args: (1, *plan(*args)), orders(name, order, parameters), launch)
+    return _planned(lambda *args: (1, *plan(*args)), orders(name, order, parameters), launch, device)
 
 
 def triton_kernel(
@@ -115,48 +128,73 @@ def triton_kernel(
     are contiguous.
     """
 
+    def run(kernel: Any, grid: Any, named: dict[str, Any]) -> None:
+        sizes = grid if isinstance(grid, tuple) else (grid,)
+        if 0 not in sizes:
+            # keeps tl.device_assert, adds none; Triton's interpreter has no such option
+            asserts = {"debug": True, "sanitize_overflow": False} if hasattr(kernel, "debug") else {}
+            kernel[sizes](**asserts, **named)
+
+    return triton_planned(run, _remembering(plan), order, options)
+
+
+def triton_planned(
+    run: Callable[[Any, Any, dict[str, Any]], None],
+    plan: Callable[..., Any],
+    order: Mapping[str, Iterable[int]] | None,
+    options: dict[str, Any],
+    device: str | None = None,
+) -> Callable[[Any], Callable[..., Any]]:
+    """Return what `triton_kernel` gives; `run` launches a kernel on a grid with all its arguments by name.
+
+    `device`: of outputs where no tensor is given.
+    """
+
     def decorate(kernel: Any) -> Callable[..., Any]:
         parameters = list(inspect.signature(kernel.fn).parameters)
 
         def launch(
             inputs: Sequence[Any], grid: Any, outputs: dict[str, Any], numbers: dict[str, Any]
         ) -> None:
-            sizes = grid if isinstance(grid, tuple) else (grid,)
-            if 0 not in sizes:
-                named = dict(zip(parameters, inputs, strict=False))
-                # keeps tl.device_assert, adds none; Triton's interpreter has no such option
-                asserts = {"debug": True, "sanitize_overflow": False} if hasattr(kernel, "debug") else {}
-                kernel[sizes](**named, **outputs, **asserts, **options | numbers)
+            named = dict(zip(parameters, inputs, strict=False))
+            run(kernel, grid, named | outputs | options | numbers)
 
-        return _planned(plan, orders(kernel.fn.__name__, order, parameters), launch)
+        return _planned(plan, orders(kernel.fn.__name__, order, parameters), launch, device)
 
     return decorate
 
 
+def _remembering(plan: Callable[..., Any]) -> Callable[..., Any]:
+    """The plan, which is asked once for each combination of shapes, dtypes and numbers."""
+    plans: dict[Any, Any] = {}
+
+    @functools.wraps(plan)
+    def once(*args: Any) -> Any:
+        key = args, tuple(map(type, args))
+        if key not in plans:
+            plans[key] = plan(*args)
+        return plans[key]
+
+    return once
+
+
 def _planned(
-    plan: Callable[..., Any], lying: Sequence[Order], launch: Callable[..., None]
+    plan: Callable[..., Any], lying: Sequence[Order], launch: Callable[..., None], device: str | None
 ) -> Callable[..., Any]:
     """A function that allocates what the plan says, launches and returns it.
 
-    The plan is asked once for each combination of shapes, dtypes and numbers. Tensors that do not lie in
-    their order are copied; then the outputs are contiguous.
+    Tensors that do not lie in their order are copied; then the outputs are contiguous.
     """
-    plans: dict[Any, Any] = {}
 
     def call(*args: Any) -> Any:
         all_orders = (*lying, *[()] * len(args))[: len(args)]
         inputs = tuple(map(laid, args, all_orders))
-        seen_inputs = tuple(map(seen, inputs, all_orders))
-        key = seen_inputs, tuple(map(type, seen_inputs))
-        if key not in plans:
-            grid, outputs, numbers = plan(*seen_inputs)
-            plans[key] = grid, {name: Like(*like) for name, like in outputs.items()}, numbers
-        grid, outputs, numbers = plans[key]
-        device = next((a.device for a in inputs if isinstance(a, torch.Tensor)), None)
+        grid, outputs, numbers = plan(*map(seen, inputs, all_orders))
+        where = next((a.device for a in inputs if isinstance(a, torch.Tensor)), device)
         tensors = {}
-        for name, like in outputs.items():
+        for name, like in ((name, Like(*like)) for name, like in outputs.items()):
             steps = strides(like.shape, like.order)
-            tensors[name] = torch.empty_strided(like.shape, steps, dtype=like.dtype, device=device)
+            tensors[name] = torch.empty_strided(like.shape, steps, dtype=like.dtype, device=where)
         launch(inputs, grid, tensors, numbers)
         results = tuple(tensors.values())
         result = results[0] if len(results) == 1 else results or None
