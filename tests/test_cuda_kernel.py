@@ -11,8 +11,9 @@ import torch
 
 from passagent.errors import PassagentError
 from passagent.kernels import build_cuda, cuda_kernel, lexer
-from passagent.kernels.build import KernelBuildError, KernelRefused, Signature
+from passagent.kernels.build import Signature
 from passagent.kernels.cuda_source import instantiate
+from passagent.kernels.source_errors import KernelBuildError, KernelRefused
 from passagent.sandbox.cache import cache_dir
 
 SCALE = """

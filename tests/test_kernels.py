@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from passagent.errors import PassagentError
 from passagent.kernels import build as cpp_build
 from passagent.kernels import build_cuda, cpp_kernel, objects, toolchain
-from passagent.kernels.build import KernelBuildError, KernelRefused, Signature
+from passagent.kernels.build import Signature
+from passagent.kernels.source_errors import KernelBuildError, KernelRefused
 from passagent.sandbox.limits import MAX_SOURCE, ToolLimits
 
 SCALE = cpp_kernel(

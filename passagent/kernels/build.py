@@ -19,8 +19,6 @@ from passagent.kernels.toolchain import LIBRARIES
 from passagent.sandbox.limits import MAX_SOURCE
 from passagent.sandbox.tools import Access
 
-__all__ = ["KernelBuildError", "KernelRefused", "Signature", "build", "prepare"]
-
 _LINK = ["-shared", "-s", "-nostartfiles", "-Wl,-z,defs,-z,relro,-z,now,-z,noexecstack,-z,text"]
 _STARTUP = re.compile(r"\.(pre)?init|\.fini|\.ctors|\.dtors|\.tdata|\.tbss")
 _TOKEN = re.compile(
@@ -61,11 +59,6 @@ class Signature:
             raise ValueError(f"no types of a kernel's arguments: {sorted({*self.types} - TYPES)!r:.200}")
 
 
-def prepare() -> Path:
-    """The header that every kernel sees first, precompiled (seconds, once for a compiler)."""
-    return toolchain.prelude()
-
-
 def build(written: str, name: str, signature: Signature) -> Path:
     """The shared object of kernel `name` for `signature`, built unless it is cached.
 
@@ -79,7 +72,7 @@ def build(written: str, name: str, signature: Signature) -> Path:
         raise KernelBuildError(f"cpp_kernel: {name!r} is not the name of a C++ function")
     source = written.encode("utf-8", "backslashreplace").decode()
     text = program(source, name, signature)
-    prelude = prepare()
+    prelude = toolchain.prelude()
     compile_cpp = functools.partial(_compile, source, text, name, signature, prelude)
     return toolchain.built("cpp", ".so", [text, prelude.name, toolchain.rules()], compile_cpp)
 

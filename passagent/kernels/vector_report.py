@@ -33,7 +33,7 @@ def vector_report(written: str, name: str, signature: Signature) -> VectorReport
 
     Raises KernelRefused and KernelBuildError as `build.build`.
     """
-    prelude = build.prepare()
+    prelude = toolchain.prelude()
     with tempfile.TemporaryDirectory() as directory:
         scratch = Path(directory)
         (scratch / "kernel.cpp").write_bytes(build.program(written, name, signature).encode())

@@ -205,5 +205,18 @@ def leaves(argument: Argument) -> Iterator[Any]:
         yield argument
 
 
+def values_of(*arguments: Argument) -> Iterator[int]:
+    """The values that are given as tensors among arguments."""
+    for argument in arguments:
+        yield from (leaf.value for leaf in leaves(argument) if isinstance(leaf, ValueArg))
+
+
+def python_number(argument: IntArg | FloatArg | BoolArg | ComplexArg) -> complex:
+    """The number that an argument stands for."""
+    if isinstance(argument, ComplexArg):
+        return complex(float.fromhex(argument.real), float.fromhex(argument.imag))
+    return float.fromhex(argument.value) if isinstance(argument, FloatArg) else argument.value
+
+
 for _record in (SliceArg, TupleArg):
     _record.model_rebuild()

@@ -65,7 +65,7 @@ class Operator:
             raise PlanError(f"{self._name} returns another tensor than the plan has")
         if self._empty is not None:
             return self._empty(shape, value.stride, dtype).copy_(result)
-        if _steps(result.shape, result.stride()) == _steps(shape, value.stride):
+        if memory.steps(result.shape, result.stride()) == memory.steps(shape, value.stride):
             return result
         return result.new_empty_strided(shape, value.stride).copy_(result)
 
@@ -107,9 +107,3 @@ def compute(plan: Plan, arguments: Sequence[Any]) -> Any:
     results = flattened((plan.result,))
     flat = (tensor(leaf.value) if isinstance(leaf, ValueArg) else python_value(leaf) for leaf in results)
     return rebuilt(plan.result, flat)
-
-
-def _steps(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
-    """The strides that count: where a dimension has several elements."""
-    steps = tuple(step for size, step in zip(shape, stride, strict=True) if size > 1)
-    return steps if 0 not in shape else ()

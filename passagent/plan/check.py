@@ -11,7 +11,7 @@ What a kernel does with an address is not in the plan: the checks of compiled ke
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -19,7 +19,7 @@ import torch
 from passagent.errors import PassagentError
 from passagent.kernels.build import TYPES
 from passagent.plan import arguments, library, memory, model
-from passagent.plan.arguments import AddressArg, Argument, DescriptorArg, TupleArg, ValueArg, leaves
+from passagent.plan.arguments import AddressArg, Argument, DescriptorArg, ValueArg, leaves, values_of
 from passagent.plan.model import Alloc, Choice, Copy, Fill, Launch, OperatorCall, Plan, Step
 from passagent.plan.values import ConstantValue, InputValue, MadeValue, Value, ViewValue
 
@@ -73,18 +73,17 @@ def check(plan: Plan, steps: Steps | None = None) -> None:
 
 def _check(plan: Plan, steps: Steps) -> None:
     _check_values(plan, steps)
-    state = _run(plan, plan.steps, _State(set(_values(plan.inputs)), steps))
+    state = _run(plan, plan.steps, _State(set(values_of(*plan.inputs)), steps))
     device_of(plan)
-    for leaf in leaves(plan.result):
-        if isinstance(leaf, ValueArg):
-            base = memory.place(plan, leaf.value).base
-            kind = plan.values[base].kind
-            if kind == "constant":
-                raise PlanError(f"returns value {leaf.value}, a constant; copy it into a tensor of the call")
-            if kind == "made" and base not in state.made:
-                raise PlanError(f"returns value {leaf.value}, which not every way through the plan makes")
-            if kind == "made" and base not in state.written and memory.span(plan.values[leaf.value]):
-                raise PlanError(f"returns value {leaf.value}, which no step writes")
+    for number in values_of(plan.result):
+        base = memory.place(plan, number).base
+        kind = plan.values[base].kind
+        if kind == "constant":
+            raise PlanError(f"returns value {number}, a constant; copy it into a tensor of the call")
+        if kind == "made" and base not in state.made:
+            raise PlanError(f"returns value {number}, which not every way through the plan makes")
+        if kind == "made" and base not in state.written and memory.span(plan.values[number]):
+            raise PlanError(f"returns value {number}, which no step writes")
 
 
 def device_of(plan: Plan) -> str | None:
@@ -115,13 +114,8 @@ class _State:
         return _State(set(self.made), self.steps, set(self.written))
 
 
-def _values(all_arguments: Iterable[Argument]) -> Iterator[int]:
-    for argument in all_arguments:
-        yield from (leaf.value for leaf in leaves(argument) if isinstance(leaf, ValueArg))
-
-
 def _check_values(plan: Plan, steps: Steps) -> None:
-    passed, total = set(_values(plan.inputs)), 0
+    passed, total = set(values_of(*plan.inputs)), 0
     for number, value in enumerate(plan.values):
         size = memory.span(value)
         if size > MOST_BYTES or any(n > MOST_BYTES for n in (*value.shape, *value.stride)):
@@ -207,7 +201,7 @@ def _check_made(plan: Plan, number: int, state: _State) -> int:
 def _check_call(plan: Plan, step: OperatorCall, state: _State) -> None:
     """Check an operator and its arguments. What it returns is compared with its values when it runs."""
     given = step.arguments
-    for number in _values((*given, *step.keywords.values())):
+    for number in values_of(*given, *step.keywords.values()):
         _check_made(plan, number, state)
     operator = library.operator_of(step.operator)
     if operator is None:
@@ -244,11 +238,7 @@ def _check_write(plan: Plan, step: Fill | Copy, state: _State) -> None:
 
 def filled(step: Fill, target: Value) -> torch.Tensor:
     """One element of what a step fills its target with, a tensor of no dimensions. Raises PlanError."""
-    number = step.number
-    if isinstance(number, arguments.ComplexArg):
-        value: complex = complex(float.fromhex(number.real), float.fromhex(number.imag))
-    else:
-        value = float.fromhex(number.value) if isinstance(number, arguments.FloatArg) else number.value
+    value = arguments.python_number(step.number)
     try:
         return torch.full((), value, dtype=memory.dtype_of(target))
     except (RuntimeError, OverflowError, TypeError, ValueError, NotImplementedError):
@@ -343,7 +333,7 @@ def _check_native(plan: Plan, argument: Argument, parameter: model.Parameter, wh
 def _check_triton(plan: Plan, argument: Argument, parameter: model.Parameter, where: str) -> None:
     """Arguments of a Triton kernel; of a tuple each part."""
     kind, fits = parameter.type, False
-    if isinstance(argument, TupleArg) and parameter.items:
+    if isinstance(argument, arguments.TupleArg) and parameter.items:
         if len(argument.items) != len(parameter.items):
             raise PlanError(f"{where}: {len(argument.items)} parts for a tuple of {len(parameter.items)}")
         for item, part in zip(argument.items, parameter.items, strict=True):

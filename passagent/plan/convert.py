@@ -12,15 +12,19 @@ from passagent.evaluator.matching.unify import same_literal
 from passagent.plan import memory
 from passagent.plan.arguments import (
     Argument,
+    BoolArg,
     ComplexArg,
     EllipsisArg,
     FloatArg,
+    IntArg,
     NoneArg,
     ParameterArg,
     SliceArg,
+    StrArg,
     TorchArg,
     TupleArg,
     ValueArg,
+    python_number,
 )
 from passagent.plan.check import PlanError
 from passagent.plan.model import Plan
@@ -33,10 +37,8 @@ def python_value(argument: Argument) -> Any:
         return named(argument, [python_value(item) for item in argument.items])
     if isinstance(argument, SliceArg):
         return slice(*map(python_value, argument.items))
-    if isinstance(argument, FloatArg):
-        return float.fromhex(argument.value)
-    if isinstance(argument, ComplexArg):
-        return complex(float.fromhex(argument.real), float.fromhex(argument.imag))
+    if isinstance(argument, (IntArg, FloatArg, BoolArg, ComplexArg)):
+        return python_number(argument)
     if isinstance(argument, TorchArg):
         if argument.type == "device":
             return torch.device(argument.name)
@@ -46,9 +48,9 @@ def python_value(argument: Argument) -> Any:
         return value
     if isinstance(argument, (NoneArg, EllipsisArg)):
         return None if isinstance(argument, NoneArg) else ...
-    if argument.kind not in ("int", "bool", "str"):
-        raise PlanError(f"a {argument.kind} stands for no object")
-    return argument.value
+    if isinstance(argument, StrArg):
+        return argument.value
+    raise PlanError(f"a {argument.kind} stands for no object")
 
 
 def bound_argument(argument: Argument, bindings: dict[str, Any]) -> Any:
@@ -128,8 +130,6 @@ def _unlike(plan: Plan, expected: Argument, have: Any, device: torch.device) -> 
     if not isinstance(have, torch.Tensor):
         return f"is a {type(have).__name__}, not a tensor"
     assert isinstance(value, InputValue)
-    stride = [step if size > 1 else 1 for size, step in zip(value.shape, value.stride, strict=True)]
-    has = [step if size > 1 else 1 for size, step in zip(have.shape, have.stride(), strict=True)]
     comparisons = [
         ("on", have.device, home(value, device)),
         ("of", have.dtype, memory.dtype_of(value)),
@@ -138,7 +138,7 @@ def _unlike(plan: Plan, expected: Argument, have: Any, device: torch.device) -> 
     for word, is_now, was in comparisons:
         if is_now != was:
             return f"is {word} {is_now}, not {was}"
-    if have.numel() and has != stride:
+    if memory.steps(have.shape, have.stride()) != memory.steps(value.shape, value.stride):
         return f"has the strides {tuple(have.stride())}, not {value.stride}"
     if have.numel() and have.data_ptr() % value.alignment:
         return f"does not start at a multiple of {value.alignment} bytes"

@@ -174,12 +174,10 @@ def _parameter(name: str, kind: Any) -> Parameter:
 
 
 def _argument(session: Session, value: Any) -> Argument:
-    if isinstance(value, torch.Tensor):
-        if value.device.type != "cuda":
-            raise TypeError(
-                f"gives a Triton kernel a tensor on {value.device}; it takes CUDA tensors: --device cuda"
-            )
-        return session.use(value)
+    if isinstance(value, torch.Tensor) and value.device.type != "cuda":
+        raise TypeError(
+            f"gives a Triton kernel a tensor on {value.device}; it takes CUDA tensors: --device cuda"
+        )
     if isinstance(value, constexpr):
         return _argument(session, value.value)
     if isinstance(value, dtype):
@@ -201,9 +199,7 @@ def _argument(session: Session, value: Any) -> Argument:
     if isinstance(value, (tuple, list)):
         fields = tuple(getattr(value, "_fields", ()))
         return TupleArg(items=tuple(_argument(session, item) for item in value), fields=fields)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return session.whole(value)
-    return session.constant(value)
+    return session.launched(value)
 
 
 def _check_descriptor(session: Session, described: TensorDescriptor) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -30,6 +31,11 @@ def span(value: Value) -> int:
         return 0
     last = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride, strict=True))
     return (last + 1) * dtype_of(value).itemsize
+
+
+def steps(shape: Sequence[int], stride: Sequence[int]) -> list[int]:
+    """The strides that count: where a dimension has several elements; none where there are no elements."""
+    return [step for size, step in zip(shape, stride, strict=True) if size > 1 and 0 not in shape]
 
 
 def place(plan: Plan, number: int) -> Place:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import Field, StringConstraints
 
 from passagent.plan.arguments import Device, FileName, Number, Record
 from passagent.plan.model import Recording
@@ -20,10 +20,8 @@ Failing = Literal["refused", "load_error", "compile_error", "runtime_error", "ti
 """The failing part of evaluator.result.Status."""
 
 
-class Subgraph(BaseModel):
+class Subgraph(Record):
     """A subgraph as the recording process sees it: its graph and its inputs' metadata, no values."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: str
     nodes: list[dict[str, Any]]
@@ -33,10 +31,8 @@ class Subgraph(BaseModel):
     inputs: list[TensorMeta | int | float]
 
 
-class TensorMeta(BaseModel):
+class TensorMeta(Record):
     """An input that is a tensor; strides in elements."""
-
-    model_config = ConfigDict(extra="forbid")
 
     shape: list[int]
     stride: list[int]
@@ -44,10 +40,8 @@ class TensorMeta(BaseModel):
     device: Device
 
 
-class Request(BaseModel):
+class Request(Record):
     """Record these files on these subgraphs."""
-
-    model_config = ConfigDict(extra="forbid")
 
     files: dict[str, str]
     device: Device

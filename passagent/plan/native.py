@@ -6,8 +6,6 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-import torch
-
 from passagent.kernels import cpp, cuda, launch, plain
 from passagent.plan.model import Launch, NativeKernel, Parameter
 from passagent.plan.recording_session import Recorder, Session
@@ -62,12 +60,5 @@ def _launch(
     signature = tuple(Parameter(type=ctype) for ctype in types)
     kernel = NativeKernel(kind=kind, text=source, entry=name, signature=signature)
     session.kernels[kernel.digest()] = kernel
-    arguments = tuple(
-        session.use(a)
-        if isinstance(a, torch.Tensor)
-        else session.whole(a)
-        if type(a) is int
-        else session.constant(a)
-        for a in args
-    )
+    arguments = tuple(map(session.launched, args))
     session.steps.append(Launch(kernel=kernel.digest(), args=arguments, **how))

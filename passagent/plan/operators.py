@@ -10,15 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from passagent.plan import library, refusal
-from passagent.plan.library import computes
 from passagent.plan.recording_session import Recorder, Session
 
-_EMPTY = {
-    "empty", "empty_strided", "empty_like", "empty_permuted", "new_empty", "new_empty_strided",
-}  # fmt: skip
-_FILLED = {"zeros": 0, "zeros_like": 0, "new_zeros": 0, "ones": 1, "ones_like": 1, "new_ones": 1}
-_FULL = {"full": 1, "full_like": 1, "new_full": 2, "scalar_tensor": 0}
-"""The position of the number."""
 _READING = {"_local_scalar_dense": ".item(), or a tensor as a condition,", "equal": "torch.equal"}
 _WRITING = {"zero_", "fill_", "copy_", "detach_", "record_stream"}
 
@@ -76,7 +69,7 @@ class Operators(TorchDispatchMode):
         if operator is not None:
             with self:
                 return operator(*args, **kwargs)
-        reason = computes(func, args, kwargs)
+        reason = library.computes(func, args, kwargs)
         if reason is not None and (name != "copy_" or session.recorder.library == "none"):
             return self._compute(func, args, kwargs, reason)
         if reason is not None and (args[0].dtype, args[0].shape) != (args[1].dtype, args[1].shape):
@@ -117,12 +110,12 @@ class Operators(TorchDispatchMode):
             session.keep_constant(result, session.slot(first))
         elif session.view(result, first):
             pass
-        elif name in _EMPTY:
+        elif name in library.EMPTY:
             session.allocate(result)
-        elif name in _FILLED:
-            session.fill(session.allocate(result), _FILLED[name])
-        elif name in _FULL:
-            at = _FULL[name]
+        elif name in library.FILLED:
+            session.fill(session.allocate(result), library.FILLED[name])
+        elif name in library.FULL:
+            at = library.FULL[name]
             session.fill(session.allocate(result), args[at] if len(args) > at else kwargs["fill_value"])
         elif name in ("clone", "_to_copy") and first is not None:
             if first.device != result.device and session.slot(first).kind == "constant":

@@ -6,7 +6,6 @@ stays a `torch.fx.Graph`: no GraphModule is made of it, whose code would be writ
 
 from __future__ import annotations
 
-import builtins
 import functools
 import keyword
 import math
@@ -24,10 +23,11 @@ from passagent.evaluator.matching.rewrite import PlannedPass, replace_match
 from passagent.plan.arguments import ParameterArg, leaves
 from passagent.plan.check import PlanError
 from passagent.plan.model import Call, PatternNode, Recording
+from passagent.tasks import graphio
 
 _MODULES = {"torch": torch, "operator": operator, "_operator": operator, "math": math}
 _TORCH_VALUES = {"dtype": torch.dtype, "memory_format": torch.memory_format, "layout": torch.layout}
-_TYPES = {"bool": bool, "int": int, "float": float, "complex": complex}
+_TYPES = ("bool", "int", "float", "complex")
 
 Bindings = dict[str, Any]
 """The values of a pattern's parameters in a match: nodes of the graph, and literals."""
@@ -44,7 +44,8 @@ def pattern_graph(nodes: Iterable[PatternNode]) -> fx.Graph:
         for entry in nodes:
             if entry.name in by_name or keyword.iskeyword(entry.name):
                 raise MalformedPattern(f"a pattern has two nodes {entry.name}, or one of that name cannot be")
-            args, kwargs = _value(entry.args, by_name), _value(entry.kwargs or {"dict": []}, by_name)
+            given = [entry.args, entry.kwargs or {"dict": []}]
+            args, kwargs = graphio.load_value(given, by_name, _load)
             target = _function(entry.target) if entry.op == "call_function" else entry.target
             if entry.op != "call_function" and not entry.target.isidentifier():
                 raise MalformedPattern(f"a pattern holds {entry.op} {entry.target}")
@@ -126,39 +127,10 @@ def _function(name: str) -> Callable[..., Any]:
     return member  # type: ignore[no-any-return]
 
 
-def _value(value: Any, nodes: dict[str, fx.Node]) -> Any:  # noqa: PLR0911
-    """An argument, as tasks/graphio.py writes it."""
-    if not isinstance(value, dict):
-        if isinstance(value, list):
-            raise MalformedPattern("a pattern holds a bare list")
-        return value
-    if len(value) != 1:
-        raise MalformedPattern("a pattern holds a value of several kinds")
-    ((kind, data),) = value.items()
-    match kind:
-        case "node":
-            return nodes[data]
-        case "tuple":
-            return tuple(_value(item, nodes) for item in data)
-        case "list":
-            return [_value(item, nodes) for item in data]
-        case "dict":
-            return {str(key): _value(item, nodes) for key, item in data}
-        case "slice":
-            start, stop, step = (_value(item, nodes) for item in data)
-            return slice(start, stop, step)
-        case "size":
-            return torch.Size([operator.index(item) for item in data])
-        case "float":
-            return float(data)
-        case "complex":
-            return complex(*data)
-        case "ellipsis":
-            return ...
-        case "device":
-            return torch.device(str(data))
-        case "type" if data in _TYPES:
-            return getattr(builtins, data)
-        case _ if kind in _TORCH_VALUES and isinstance(getattr(torch, str(data), None), _TORCH_VALUES[kind]):
-            return getattr(torch, str(data))
-    raise MalformedPattern(f"a pattern holds a {kind}: {data}"[:200])
+def _load(word: str, data: Any) -> Any:
+    """What is written behind a word of graphio's; a name is looked up where it is one of its kind."""
+    kind = _TORCH_VALUES.get(word)
+    is_known = isinstance(getattr(torch, data, None), kind) if kind else word in graphio.LOADS
+    if not is_known or (word == "type" and data not in _TYPES):
+        raise MalformedPattern(f"a pattern holds a {word}: {data}"[:200])
+    return graphio.LOADS[word](data)

@@ -14,6 +14,7 @@ from torch import fx
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from passagent.evaluator.candidate import Candidate
@@ -256,14 +257,14 @@ class _Run:
 
         def call(*args: Any) -> Any:
             session = Session(recorder)
-            inputs = tuple(map(session.given, args))
+            inputs = tuple(session.argument(value, session.given) for value in args)
             recorder.session = session
             try:
                 with operators.Operators(session):
                     returned = function(*args)
                 if recorder.refused is not None:
                     raise recorder.refused
-                result = session.result(returned)
+                result = session.argument(returned, session.returned)
             finally:
                 recorder.session = None
             self._recorded[position] = session.plan(inputs, result)
@@ -318,35 +319,15 @@ def follow_views_of_cuda() -> None:
         is_so = self.is_contiguous(memory_format=memory_format)
         return self if is_so else torch.ops.aten.clone(self, memory_format=memory_format)
 
-    def getitem_(self: torch.Tensor, index: Any) -> Any:
+    def getitem_(self: Any, index: Any) -> Any:
         parts = index if isinstance(index, tuple) else (index,)
-        if not self.is_cuda or not all(_is_basic(part) for part in parts):
+        is_basic = all(part is None or part is ... or type(part) in (int, slice) for part in parts)
+        if not self.is_cuda or not is_basic:
             return getitem(self, index)
-        return _indexed(self, parts)
+        with _disable_current_modes(), self.fake_mode:  # where the view of a tensor like this one lies
+            shown = getitem(torch.empty_strided(self.shape, self.stride(), device="meta"), index)
+        begin = self.storage_offset() + shown.storage_offset()
+        return torch.ops.aten.as_strided(self, shown.shape, shown.stride(), begin)
 
     torch.Tensor.contiguous = contiguous_  # type: ignore[assignment,method-assign]
     torch.Tensor.__getitem__ = getitem_  # type: ignore[assignment,method-assign]
-
-
-def _is_basic(part: Any) -> bool:
-    return part is None or part is ... or isinstance(part, slice) or type(part) is int
-
-
-def _indexed(tensor: torch.Tensor, parts: tuple[Any, ...]) -> torch.Tensor:
-    taken = sum(part is not None and part is not ... for part in parts)
-    if taken > tensor.dim():
-        raise IndexError(f"too many indices for tensor of dimension {tensor.dim()}")
-    dim, result = 0, torch.ops.aten.alias(tensor)
-    for part in parts:
-        if part is ...:
-            dim += tensor.dim() - taken
-        elif part is None:
-            result = torch.ops.aten.unsqueeze(result, dim)
-            dim += 1
-        elif isinstance(part, slice):
-            step = 1 if part.step is None else part.step
-            result = torch.ops.aten.slice(result, dim, part.start, part.stop, step)
-            dim += 1
-        else:
-            result = torch.ops.aten.select(result, dim, part)
-    return result

@@ -129,14 +129,18 @@ class Session:
     def refuse(self, message: str) -> NoReturn:
         self.recorder.refuse(message)
 
-    def given(self, argument: Any) -> Argument:
-        """An argument of the call, as the plan's inputs hold it."""
-        if isinstance(argument, torch.Tensor):
-            slot = self._slots.get(id(argument)) or self.add(Slot(self, argument, "input"))
-            return ValueArg(value=self.number(slot))
-        if isinstance(argument, (tuple, list)):
-            return TupleArg(items=tuple(map(self.given, argument)))
-        return self.constant(argument)
+    def argument(self, value: Any, use: Callable[[torch.Tensor], ValueArg]) -> Argument:
+        """An argument of tensors, for which there is `use`, constants, and tuples of both."""
+        if isinstance(value, torch.Tensor):
+            return use(value)
+        if isinstance(value, (tuple, list)):
+            return TupleArg(items=tuple(self.argument(item, use) for item in value))
+        return self.constant(value)
+
+    def given(self, tensor: torch.Tensor) -> ValueArg:
+        """A tensor as an argument of the call."""
+        slot = self._slots.get(id(tensor)) or self.add(Slot(self, tensor, "input"))
+        return ValueArg(value=self.number(slot))
 
     def add(self, slot: Slot) -> Slot:
         """Know the tensor from now on."""
@@ -201,8 +205,8 @@ class Session:
 
     def compute(self, operator: str, args: Sequence[Any], kwargs: dict[str, Any], results: Any) -> None:
         """An operator of torch as an `OperatorCall` step; what it returned are values of the call's."""
-        arguments = tuple(map(self.passed, args))
-        keywords = {name: self.passed(value) for name, value in kwargs.items() if value is not None}
+        arguments = tuple(self.argument(value, self.use) for value in args)
+        keywords = {name: self.argument(v, self.use) for name, v in kwargs.items() if v is not None}
         values = tuple(
             self.number(self.add(Slot(self, r, "made"))) if isinstance(r, torch.Tensor) else None
             for r in (results if isinstance(results, (tuple, list)) else [results])
@@ -210,14 +214,6 @@ class Session:
         self.steps.append(
             OperatorCall(operator=operator, arguments=arguments, keywords=keywords, values=values)
         )
-
-    def passed(self, value: Any) -> Argument:
-        """An argument of an operator, or a result of the call: tensors of this call, constants."""
-        if isinstance(value, torch.Tensor):
-            return self.use(value)
-        if isinstance(value, (tuple, list)):
-            return TupleArg(items=tuple(map(self.passed, value)))
-        return self.constant(value)
 
     def fill(self, number: int, with_: Any) -> None:
         """A `Fill` step."""
@@ -254,12 +250,16 @@ class Session:
         return self.values.index(view) if view in self.values else None
 
     def use(self, tensor: torch.Tensor) -> ValueArg:
-        """A tensor as an argument or a result."""
+        """A tensor of this call as an argument."""
         return ValueArg(value=self.number(self.slot(tensor)))
 
-    def whole(self, number: int) -> Argument:
-        """An int as an argument: an address where it stands for one."""
-        return self.address(number) if number >= TOKENS else IntArg(value=number)
+    def launched(self, value: Any) -> Argument:
+        """An argument of a kernel: a tensor, an int that may stand for an address, another constant."""
+        if isinstance(value, torch.Tensor):
+            return self.use(value)
+        if isinstance(value, int) and value >= TOKENS:
+            return self.address(value)
+        return self.constant(value)
 
     def address(self, number: int) -> AddressArg:
         """The address that a number from data_ptr() stands for."""
@@ -301,15 +301,11 @@ class Session:
             f"a {type(value).__name__} is no argument of a plan; pass tensors, numbers, texts and tuples"
         )
 
-    def result(self, returned: Any) -> Argument:
-        """The call's result."""
-        if isinstance(returned, (tuple, list)):
-            return TupleArg(items=tuple(map(self.result, returned)))
-        if isinstance(returned, torch.Tensor):
-            if not isinstance(returned, FakeTensor) or self.slot(returned).root.kind == "constant":
-                self.refuse("returns a constant tensor; write it into a tensor that the call allocates")
-            return self.use(returned)
-        return self.constant(returned)
+    def returned(self, tensor: torch.Tensor) -> ValueArg:
+        """A tensor as a result of the call."""
+        if not isinstance(tensor, FakeTensor) or self.slot(tensor).root.kind == "constant":
+            self.refuse("returns a constant tensor; write it into a tensor that the call allocates")
+        return self.use(tensor)
 
     def plan(self, inputs: tuple[Argument, ...], result: Argument) -> Plan:
         """The plan of the call."""

@@ -9,9 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-import torch
-
 from passagent.kernels.layout import strides
+from passagent.plan import memory
 from passagent.plan.arguments import (
     AddressArg,
     Argument,
@@ -29,6 +28,8 @@ from passagent.plan.arguments import (
     TupleArg,
     ValueArg,
     leaves,
+    python_number,
+    values_of,
 )
 from passagent.plan.library import readable
 from passagent.plan.messages import as_line
@@ -131,9 +132,8 @@ def _inputs_text(plan: Plan) -> list[str]:
 def _steps_text(plan: Plan) -> list[str]:
     text = _Text(plan)
     text.steps(plan.steps, 0)
-    for leaf in leaves(plan.result):
-        if isinstance(leaf, ValueArg):
-            text.introduce(leaf.value, 0)
+    for number in values_of(plan.result):
+        text.introduce(number, 0)
     total = moved(plan)
     text.lines.append(
         f"moves at most {size(total.read + total.written)}: reads {size(total.read)}, "
@@ -241,11 +241,11 @@ def _moved(plan: Plan, steps: Sequence[Step], held: set[int]) -> Moved:
         match step:
             case Fill():
                 written += _bytes(plan.values[step.value])
-                held.add(_root(plan, step.value))
+                held.add(memory.place(plan, step.value).base)
             case Copy():
                 read += _bytes(plan.values[step.source])
                 written += _bytes(plan.values[step.value])
-                held.add(_root(plan, step.value))
+                held.add(memory.place(plan, step.value).base)
             case OperatorCall():
                 made = [number for number in step.values if number is not None]
                 read += sum(_bytes(plan.values[number]) for number in set(_given(step)))
@@ -253,11 +253,11 @@ def _moved(plan: Plan, steps: Sequence[Step], held: set[int]) -> Moved:
                 held.update(made)
             case Launch():
                 sizes = _reached(plan, step)
-                full = {n: n_bytes for n, n_bytes in sizes.items() if _root(plan, n) in held}
+                full = {n: n_bytes for n, n_bytes in sizes.items() if memory.place(plan, n).base in held}
                 new = {n: n_bytes for n, n_bytes in sizes.items() if n not in full}
                 read += sum(full.values())
                 written += sum((new or full).values())
-                held |= {_root(plan, n) for n in sizes}
+                held |= {memory.place(plan, n).base for n in sizes}
             case Choice():
                 each = [(_moved(plan, a.steps, now := set(held)), now) for a in step.of]
                 most, after = max(each, key=lambda pair: pair[0].read + pair[0].written)
@@ -277,16 +277,10 @@ def _reached(plan: Plan, step: Launch) -> dict[int, int]:
     return sizes
 
 
-def _root(plan: Plan, number: int) -> int:
-    value = plan.values[number]
-    return value.of if value.kind == "view" else number
-
-
 def _bytes(value: Value) -> int:
     """The bytes of its elements, each once."""
     sizes = [n if step else min(n, 1) for n, step in zip(value.shape, value.stride, strict=True)]
-    itemsize: int = getattr(torch, value.dtype).itemsize
-    return math.prod(sizes) * itemsize
+    return math.prod(sizes) * memory.dtype_of(value).itemsize
 
 
 def size(count: int) -> str:
@@ -296,9 +290,8 @@ def size(count: int) -> str:
 
 
 def _value(value: Value) -> str:
-    laid = [s for n, s in zip(value.shape, value.stride, strict=True) if n > 1]
-    as_usual = [s for n, s in zip(value.shape, strides(value.shape), strict=True) if n > 1]
-    stride = "" if laid == as_usual else f" stride {list(value.stride)}"
+    as_usual = memory.steps(value.shape, strides(value.shape)) == memory.steps(value.shape, value.stride)
+    stride = "" if as_usual else f" stride {list(value.stride)}"
     where = " on the CPU" if value.device == "cpu" and value.kind == "constant" else ""
     aligned = ""
     if value.kind == "input" and value.alignment < 16:
@@ -314,12 +307,8 @@ def _argument(argument: Argument) -> str:
     match argument:
         case ValueArg():
             return f"v{argument.value}"
-        case FloatArg():
-            return repr(float.fromhex(argument.value))
-        case ComplexArg():
-            return repr(complex(float.fromhex(argument.real), float.fromhex(argument.imag)))
-        case IntArg() | BoolArg():
-            return str(argument.value)
+        case IntArg() | FloatArg() | BoolArg() | ComplexArg():
+            return repr(python_number(argument))
         case StrArg():
             return ascii(argument.value)
         case TorchArg() | TritonDtypeArg() | FunctionArg() | ParameterArg():

@@ -12,7 +12,7 @@ import torch
 
 from passagent.kernels import build_cuda, driver, launch
 from passagent.plan import extension, kernel_arguments, memory
-from passagent.plan.arguments import AddressArg, Argument, DescriptorArg, TupleArg, ValueArg, leaves
+from passagent.plan.arguments import AddressArg, Argument, DescriptorArg, TupleArg, ValueArg, values_of
 from passagent.plan.calling import Empty, Operator
 from passagent.plan.check import PlanError, filled
 from passagent.plan.compile import Built
@@ -62,7 +62,7 @@ class Table:
             if isinstance(argument, ValueArg):
                 self.slots.setdefault(argument.value, position)
         self.steps_taken = list(taken(self.plan.steps, iter(mode.choices)))
-        leaf_bases = [memory.place(self.plan, n).base for n in _values(self.plan.result)]
+        leaf_bases = [memory.place(self.plan, n).base for n in values_of(self.plan.result)]
         self.empty = mode.empty
         computed = (step.values for step in self.steps_taken if isinstance(step, OperatorCall))
         self.computed = [n for values in computed for n in values if n is not None]
@@ -85,7 +85,7 @@ class Table:
     def _layout(self, base: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Shape and strides that an output is allocated with: of the view of all of it that is returned."""
         whole = self.plan.values[base]
-        views = {n for n in _values(self.plan.result) if memory.place(self.plan, n).base == base}
+        views = {n for n in values_of(self.plan.result) if memory.place(self.plan, n).base == base}
         view = self.plan.values[views.pop()] if len(views) == 1 else whole
         alike = (view.dtype, memory.span(view)) == (whole.dtype, memory.span(whole)) and memory.is_dense(view)
         chosen = view if alike else whole
@@ -218,9 +218,7 @@ class Table:
 
     def _copy(self, step: Copy) -> None:
         target, source = self.plan.values[step.value], self.plan.values[step.source]
-        alike = all(
-            a == b for n, a, b in zip(target.shape, target.stride, source.stride, strict=True) if n > 1
-        )
+        alike = memory.steps(target.shape, target.stride) == memory.steps(source.shape, source.stride)
         if not memory.span(target):
             return
         if alike and memory.is_dense(target):
@@ -355,10 +353,6 @@ def taken(steps: Sequence[Step], choices: Iterator[int]) -> Iterator[Step]:
             yield from taken(step.of[index].steps, choices)
         else:
             yield step
-
-
-def _values(argument: Argument) -> Iterator[int]:
-    return (leaf.value for leaf in leaves(argument) if isinstance(leaf, ValueArg))
 
 
 @functools.cache

@@ -97,6 +97,10 @@ def _items(value: Any) -> list[Any]:
     return [plain_value(item) for item in value]
 
 
+def _keyed(items: Any) -> dict[str, Any]:
+    return {str(key): item for key, item in items}
+
+
 def _short(value: Any) -> str:
     return str(value).removeprefix("torch.")
 
@@ -106,7 +110,7 @@ _FORMS: tuple[tuple[type, str, Callable[[Any], Any], Callable[[Any], Any]], ...]
     (torch.Size, "size", list, torch.Size),
     (tuple, "tuple", _items, tuple),
     (list, "list", _items, list),
-    (dict, "dict", lambda value: [[str(key), plain_value(item)] for key, item in value.items()], dict),
+    (dict, "dict", lambda value: [[str(key), plain_value(item)] for key, item in value.items()], _keyed),
     (slice, "slice", lambda value: _items([value.start, value.stop, value.step]), lambda data: slice(*data)),
     (type(...), "ellipsis", lambda _: True, lambda _: ...),
     (complex, "complex", lambda value: [value.real, value.imag], lambda data: complex(*data)),
@@ -117,7 +121,8 @@ _FORMS: tuple[tuple[type, str, Callable[[Any], Any], Callable[[Any], Any]], ...]
     (type, "type", lambda value: value.__name__, lambda data: getattr(builtins, data)),
 )
 """For each kind of argument that JSON lacks: its word, what is written behind it, and how that is read."""
-_LOADS = {word: load for _, word, _, load in _FORMS}
+LOADS = {word: load for _, word, _, load in _FORMS}
+"""Makes of what is written behind a word the argument."""
 
 
 def plain_value(value: Any) -> Any:
@@ -136,11 +141,18 @@ def plain_value(value: Any) -> Any:
     raise TaskError(f"the captured graph holds a {type(value).__name__}, which has no plain form")
 
 
-def load_value(value: Any, nodes: dict[str, fx.Node]) -> Any:
-    """The argument that `plain_value` wrote; `nodes`: those of the graph by their names."""
+def load_value(
+    value: Any,
+    nodes: dict[str, fx.Node],
+    load: Callable[[str, Any], Any] = lambda word, data: LOADS[word](data),
+) -> Any:
+    """The argument that `plain_value` wrote; `nodes`: those of the graph by their names.
+
+    `load` makes the argument of a word and what is behind it.
+    """
     if isinstance(value, list):
-        return [load_value(item, nodes) for item in value]
+        return [load_value(item, nodes, load) for item in value]
     if not isinstance(value, dict):
         return value
     ((word, data),) = value.items()
-    return nodes[data] if word == "node" else _LOADS[word](load_value(data, nodes))
+    return nodes[data] if word == "node" else load(word, load_value(data, nodes, load))

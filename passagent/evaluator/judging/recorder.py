@@ -30,7 +30,7 @@ from passagent.evaluator.result import Candidate, Mismatch, Violation
 from passagent.evaluator.runner.planned import Plans
 from passagent.evaluator.sizes import FILES, plain
 from passagent.evaluator.target import kind_of, target_of, uses_triton
-from passagent.kernels import build
+from passagent.kernels import toolchain
 from passagent.kernels.source_errors import KernelBuildError, KernelRefused
 from passagent.plan import artefact, record
 from passagent.plan.check import PlanError, Steps, check
@@ -244,7 +244,7 @@ class Recorder:
 def _prepare_headers() -> None:
     """Make what every C++ kernel includes. Raises MachineFault: no text of a candidate's is in it."""
     try:
-        build.prepare()
+        toolchain.prelude()
     except KernelBuildError as error:
         faults.check_places()
         why = " ".join(str(error).split())[:300]

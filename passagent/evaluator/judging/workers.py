@@ -15,7 +15,7 @@ from passagent.evaluator.result import Subject
 from passagent.evaluator.runner.process import Worker, WorkerServer, answered
 from passagent.evaluator.runner.worker_messages import Prepare
 from passagent.evaluator.runner.worker_process import compilers_server
-from passagent.kernels import build
+from passagent.kernels import toolchain
 from passagent.sandbox.cache import cache_dir
 from passagent.sandbox.child import ForkServer
 from passagent.sandbox.environment import worker_threads
@@ -85,7 +85,7 @@ class Workers:
 
     def _prepare_headers(self) -> None:
         with self._lease.host():
-            build.prepare()
+            toolchain.prelude()
 
     def _kill_in_quiet(self, worker: Worker) -> None:
         with self.quiet, self._lease.shared():
