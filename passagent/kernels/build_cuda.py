@@ -14,6 +14,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 from passagent.errors import PassagentError
 from passagent.kernels import cuda_source, elf, lexer, objects, toolchain
@@ -96,9 +97,9 @@ def _compile(
     return scratch / "kernel"
 
 
-def pack(cubin: bytes, entry: str, types: list[str]) -> bytes:
-    """A built kernel as one file: the symbol and its parameters' C types in a line of JSON, then the code."""
-    return json.dumps({"entry": entry, "types": types}).encode() + b"\n" + cubin
+def pack(cubin: bytes, entry: str, types: list[str], **facts: Any) -> bytes:
+    """A built kernel as one file: symbol, parameters' C types and more in a line of JSON, then the code."""
+    return json.dumps({"entry": entry, "types": types, **facts}).encode() + b"\n" + cubin
 
 
 def unpack(built: bytes) -> tuple[bytes, str, tuple[str, ...]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from passagent.kernels import build
-from passagent.kernels.plain import cpp_calls, passed_as
+from passagent.kernels.plain import cpp_calls, passed_as, running
 
 Plan = Callable[..., tuple[dict[str, Any], dict[str, int | float | bool]]]
 
@@ -41,7 +41,7 @@ def cpp_kernel(
     Raises KernelBuildError if it does not compile, KernelRefused if it asks for more than a kernel may,
     TypeError for an argument of another kind or a tensor on another device.
     """
-    return cpp_calls(lambda types: _entry(source, name, types), name, plan, order)
+    return cpp_calls(running(lambda types: _entry(source, name, types), name), name, plan, order)
 
 
 def _entry(source: str, name: str, types: tuple[str, ...]) -> Callable[..., int]:

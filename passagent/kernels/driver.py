@@ -16,18 +16,22 @@ _MAX_DYNAMIC_SHARED = 8
 _NON_PORTABLE_CLUSTER, _PORTABLE = 14, 8
 
 
-def functions() -> dict[str, Any]:
-    """Functions of the driver, by their names in host.h."""
-    cuda = _driver()
-    return {
-        "launch": cuda.cuLaunchKernel,
-        "launch_clusters": cuda.cuLaunchKernelEx,
-        "error_text": cuda.cuGetErrorString,
-        "fill": cuda.cuMemsetD8Async,
-        "fill_words": cuda.cuMemsetD32Async,
-        "copy": cuda.cuMemcpyDtoDAsync_v2,
-        "encode": cuda.cuTensorMapEncodeTiled,
-    }
+FUNCTIONS = {
+    "launch": "cuLaunchKernel",
+    "launch_clusters": "cuLaunchKernelEx",
+    "error_text": "cuGetErrorString",
+    "fill": "cuMemsetD8Async",
+    "fill_words": "cuMemsetD32Async",
+    "copy": "cuMemcpyDtoDAsync_v2",
+    "encode": "cuTensorMapEncodeTiled",
+}
+"""Functions of the driver by their names in host.h, in its order."""
+
+
+def addresses() -> dict[str, int | None]:
+    """The addresses of FUNCTIONS."""
+    functions = {name: getattr(_driver(), symbol) for name, symbol in FUNCTIONS.items()}
+    return {name: ctypes.cast(function, ctypes.c_void_p).value for name, function in functions.items()}
 
 
 def device() -> torch.device:

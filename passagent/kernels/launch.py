@@ -90,14 +90,13 @@ def tell_cuda(loaded: ctypes.PyDLL) -> None:
     """Tell an extension of CUDA, once. Raises PassagentError where there is none."""
     host = _Host.in_dll(loaded, "host")
     if not host.launch:
-        for name, function in driver.functions().items():
-            setattr(host, name, ctypes.cast(function, ctypes.c_void_p).value)
+        for name, address in driver.addresses().items():
+            setattr(host, name, address)
 
 
 class _Host(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("torch", "tensor_type", "launch", "launch_clusters")),
-        *((name, ctypes.c_void_p) for name in ("error_text", "fill", "fill_words", "copy", "encode")),
+        *((name, ctypes.c_void_p) for name in ("torch", "tensor_type", *driver.FUNCTIONS)),
         ("empty", ctypes.c_void_p * 2),
     )
 

@@ -8,7 +8,6 @@ checks no source.
 from __future__ import annotations
 
 import ctypes
-import functools
 import hashlib
 import inspect
 import operator
@@ -58,16 +57,28 @@ def cpp_kernel(
     outputs by name, which follow the arguments and are returned, and numbers, which follow the outputs.
     `order` says how a parameter lies in memory: the order of its dimensions, outermost first.
     """
-    return cpp_calls(lambda types: _entry(source, name, types), name, plan, order)
+    return cpp_calls(running(lambda types: _entry(source, name, types), name), name, plan, order)
 
 
 def cpp_calls(
-    build: Callable[[tuple[str, ...]], Callable[..., int]],
+    run: Callable[..., None],
     name: str,
     plan: Callable[..., Any] | None,
     order: Mapping[str, Iterable[int]] | None,
 ) -> Callable[..., Any]:
-    """Return what `cpp_kernel` gives; `build` makes the function for arguments of some C types."""
+    """Return what `cpp_kernel` gives; `run` calls the C++ function with all its arguments."""
+    if plan is None:
+        return run
+    parameters = list(inspect.signature(plan).parameters) if order else []
+
+    def launch(inputs: Sequence[Any], grid: Any, outputs: dict[str, Any], numbers: dict[str, Any]) -> None:
+        run(*inputs, *outputs.values(), *numbers.values())
+
+    return _planned(lambda *args: (1, *plan(*args)), orders(name, order, parameters), launch, "cpu")
+
+
+def running(build: Callable[[tuple[str, ...]], Callable[..., int]], name: str) -> Callable[..., None]:
+    """A function that calls kernel `name`; `build` makes the kernel for arguments of some C types."""
     entries: dict[tuple[str, ...], Callable[..., int]] = {}
 
     def run(*args: Any) -> None:
@@ -78,26 +89,7 @@ def cpp_calls(
         if entries[types](*(a.data_ptr() if isinstance(a, torch.Tensor) else a for a in args)):
             raise IndexError(f"index out of range in self (kernel {name})")
 
-    return run if plan is None else cpp_planned(run, name, _remembering(plan), order)
-
-
-def cpp_planned(
-    run: Callable[..., None],
-    name: str,
-    plan: Callable[..., Any],
-    order: Mapping[str, Iterable[int]] | None,
-    device: str | None = None,
-) -> Callable[..., Any]:
-    """Return what `cpp_kernel` gives with a plan; `run` calls the function with all its arguments.
-
-    `device`: of outputs where no tensor is given.
-    """
-    parameters = list(inspect.signature(plan).parameters) if order else []
-
-    def launch(inputs: Sequence[Any], grid: Any, outputs: dict[str, Any], numbers: dict[str, Any]) -> None:
-        run(*inputs, *outputs.values(), *numbers.values())
-
-    return _planned(lambda *args: (1, *plan(*args)), orders(name, order, parameters), launch, device)
+    return run
 
 
 def triton_kernel(
@@ -128,28 +120,6 @@ def triton_kernel(
     are contiguous.
     """
 
-    def run(kernel: Any, grid: Any, named: dict[str, Any]) -> None:
-        sizes = grid if isinstance(grid, tuple) else (grid,)
-        if 0 not in sizes:
-            # keeps tl.device_assert, adds none; Triton's interpreter has no such option
-            asserts = {"debug": True, "sanitize_overflow": False} if hasattr(kernel, "debug") else {}
-            kernel[sizes](**asserts, **named)
-
-    return triton_planned(run, _remembering(plan), order, options)
-
-
-def triton_planned(
-    run: Callable[[Any, Any, dict[str, Any]], None],
-    plan: Callable[..., Any],
-    order: Mapping[str, Iterable[int]] | None,
-    options: dict[str, Any],
-    device: str | None = None,
-) -> Callable[[Any], Callable[..., Any]]:
-    """Return what `triton_kernel` gives; `run` launches a kernel on a grid with all its arguments by name.
-
-    `device`: of outputs where no tensor is given.
-    """
-
     def decorate(kernel: Any) -> Callable[..., Any]:
         parameters = list(inspect.signature(kernel.fn).parameters)
 
@@ -157,39 +127,49 @@ def triton_planned(
             inputs: Sequence[Any], grid: Any, outputs: dict[str, Any], numbers: dict[str, Any]
         ) -> None:
             named = dict(zip(parameters, inputs, strict=False))
-            run(kernel, grid, named | outputs | options | numbers)
+            launch_triton(kernel, grid, named | outputs | options | numbers)
 
-        return _planned(plan, orders(kernel.fn.__name__, order, parameters), launch, device)
+        return _planned(plan, orders(kernel.fn.__name__, order, parameters), launch, "cuda")
 
     return decorate
 
 
-def _remembering(plan: Callable[..., Any]) -> Callable[..., Any]:
+def launch_triton(kernel: Any, grid: Any, named: dict[str, Any]) -> None:
+    """Launch a Triton kernel with arguments and options by name."""
+    sizes = grid if isinstance(grid, tuple) else (grid,)
+    if 0 not in sizes:
+        # keeps tl.device_assert, adds none; Triton's interpreter has no such option
+        asserts = {"debug": True, "sanitize_overflow": False} if hasattr(kernel, "debug") else {}
+        kernel[sizes](**asserts, **named)
+
+
+def remembering(plan: Callable[..., Any]) -> Callable[..., Any]:
     """The plan, which is asked once for each combination of shapes, dtypes and numbers."""
     plans: dict[Any, Any] = {}
 
-    @functools.wraps(plan)
-    def once(*args: Any) -> Any:
+    def ask(*args: Any) -> Any:
         key = args, tuple(map(type, args))
         if key not in plans:
             plans[key] = plan(*args)
         return plans[key]
 
-    return once
+    return ask
 
 
 def _planned(
-    plan: Callable[..., Any], lying: Sequence[Order], launch: Callable[..., None], device: str | None
+    plan: Callable[..., Any], lying: Sequence[Order], launch: Callable[..., None], device: str
 ) -> Callable[..., Any]:
     """A function that allocates what the plan says, launches and returns it.
 
-    Tensors that do not lie in their order are copied; then the outputs are contiguous.
+    Tensors that do not lie in their order are copied; then the outputs are contiguous. Where no tensor is
+    given, outputs are on `device`.
     """
+    ask = remembering(plan)
 
     def call(*args: Any) -> Any:
         all_orders = (*lying, *[()] * len(args))[: len(args)]
         inputs = tuple(map(laid, args, all_orders))
-        grid, outputs, numbers = plan(*map(seen, inputs, all_orders))
+        grid, outputs, numbers = ask(*map(seen, inputs, all_orders))
         where = next((a.device for a in inputs if isinstance(a, torch.Tensor)), device)
         tensors = {}
         for name, like in ((name, Like(*like)) for name, like in outputs.items()):

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from passagent.kernels.build import Signature
 from passagent.kernels.source_errors import KernelBuildError, KernelRefused, line_of_word
 from passagent.plan.arguments import AddressArg, leaves
 from passagent.plan.check import PlanError
-from passagent.plan.model import Kernel, Launch, NativeKernel, Parameter, Plan, TritonKernel, flat
+from passagent.plan.model import Kernel, Launch, Parameter, Plan, TritonKernel, flat
 from passagent.plan.values import ConstantValue
 from passagent.sandbox.tools import Access
 
@@ -93,6 +93,11 @@ class Built:
     ctas: int = 1
     maps: tuple[tuple[int, ...], ...] = ()
 
+    @staticmethod
+    def of(path: Path, types: Sequence[str], maps: Iterable[Sequence[int]] = (), **numbers: int) -> Built:
+        """A kernel by what JSON has of it."""
+        return Built(path, tuple(types), maps=tuple(map(tuple, maps)), **numbers)
+
 
 def compile_plan(plan: Plan, arch: str | None = None) -> dict[str, Built]:
     """The kernels that a plan launches, by their digests. `arch`: of the GPU (sm_90), None without one.
@@ -105,9 +110,7 @@ def compile_plan(plan: Plan, arch: str | None = None) -> dict[str, Built]:
     for key in dict.fromkeys(step.kernel for step in flat(plan.steps) if isinstance(step, Launch)):
         kernel = plan.kernels[key]
         try:
-            built[key] = (
-                _native(kernel, arch) if isinstance(kernel, NativeKernel) else _triton(plan, kernel, arch)
-            )
+            built[key] = _built(plan, kernel, arch)
         except (KernelBuildError, KernelRefused) as error:
             failures.append((kernel, error))
     if failures:
@@ -115,27 +118,18 @@ def compile_plan(plan: Plan, arch: str | None = None) -> dict[str, Built]:
     return built
 
 
-def _native(kernel: NativeKernel, arch: str | None) -> Built:
-    signature = Signature(tuple(parameter.type for parameter in kernel.signature))
+def _built(plan: Plan, kernel: Kernel, arch: str | None) -> Built:
+    types = tuple(parameter.type for parameter in kernel.signature)
     if kernel.kind == "cpp":
-        return Built(build.build(kernel.text, kernel.entry, signature))
-    path = build_cuda.build(kernel.text, kernel.entry, signature, _needed(arch, kernel.entry))
-    return Built(path, build_cuda.unpack(path.read_bytes())[2])
-
-
-def _triton(plan: Plan, kernel: TritonKernel, arch: str | None) -> Built:
-    arch = _needed(arch, kernel.entry)
-    path = build_triton(kernel, arch, _hands_over_addresses(plan))
+        return Built(build.build(kernel.text, kernel.entry, Signature(types)))
+    if arch is None:
+        raise PlanError(f"{kernel.entry} is a kernel for a GPU, and the plan is compiled for none")
+    if isinstance(kernel, TritonKernel):
+        path = build_triton(kernel, arch, _hands_over_addresses(plan))
+    else:
+        path = build_cuda.build(kernel.text, kernel.entry, Signature(types), arch)
     facts = json.loads(path.read_bytes().partition(b"\n")[0])
-    return Built(
-        path,
-        tuple(facts["types"]),
-        _WARP * facts["num_warps"],
-        facts["shared"],
-        facts["scratch"] * facts["num_ctas"],
-        facts["num_ctas"],
-        tuple(map(tuple, facts["maps"])),
-    )
+    return Built.of(path, **{name: fact for name, fact in facts.items() if name != "entry"})
 
 
 def build_triton(kernel: TritonKernel, arch: str, addresses: bool = False) -> Path:
@@ -171,12 +165,15 @@ def _compile(kernel: TritonKernel, request: str, scratch: Path) -> Path:
     cubin = (scratch / "kernel.cubin").read_bytes()
     facts = json.loads((scratch / "kernel.json").read_text())
     build_cuda.check_built((scratch / "kernel.ptx").read_text(), cubin, kernel.text)
-    facts["types"] = _types(kernel, facts["types"], facts.pop("passed"))
-    facts["maps"] = [
+    types = _types(kernel, facts["types"], facts["passed"])
+    maps = [
         [_HOST_TYPES.get(found["elem_type"], found["elem_type"]), found["swizzle"], *found["block_size"]]
         for found in facts["maps"]
     ]
-    (scratch / "kernel").write_bytes(json.dumps(facts).encode() + b"\n" + cubin)
+    ctas, scratch_bytes = facts["num_ctas"], facts["scratch"] * facts["num_ctas"]
+    sizes = {"threads": _WARP * facts["num_warps"], "shared": facts["shared"], "scratch": scratch_bytes}
+    packed = build_cuda.pack(cubin, facts["entry"], types, ctas=ctas, maps=maps, **sizes)
+    (scratch / "kernel").write_bytes(packed)
     return scratch / "kernel"
 
 
@@ -234,12 +231,6 @@ def _hands_over_addresses(plan: Plan) -> bool:
     launches = (step for step in flat(plan.steps) if isinstance(step, Launch))
     arguments = (leaf for step in launches for argument in step.args for leaf in leaves(argument))
     return constants or any(isinstance(leaf, AddressArg) for leaf in arguments)
-
-
-def _needed(arch: str | None, name: str) -> str:
-    if arch is None:
-        raise PlanError(f"{name} is a kernel for a GPU, and the plan is compiled for none")
-    return arch
 
 
 def told(name: str, error: KernelBuildError | KernelRefused) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -16,36 +15,27 @@ Orders = Mapping[str, Iterable[int]] | None
 def install(recorder: Recorder) -> None:
     """Let the kernels of passagent become steps, in this process, for good."""
 
-    def asked(plan: Callable[..., Any]) -> Callable[..., Any]:
-        """A plan function, which is asked at every call: what it decides the second time is compared."""
-
-        @functools.wraps(plan)
-        def ask(*args: Any) -> Any:
-            recorder.current()
-            return plan(*args)
-
-        return ask
+    def asking(plan: Callable[..., Any]) -> Callable[..., Any]:
+        """A plan function, which is asked in every call: what it decides the second time is compared."""
+        return lambda *args: recorder.current() and plan(*args)
 
     def cpp_kernel(source: str, name: str, plan: Any = None, order: Orders = None) -> Callable[..., Any]:
         def run(*args: Any) -> None:
             _launch(recorder.current(), "cpp", source, name, args)
 
-        return run if plan is None else plain.cpp_planned(run, name, asked(plan), order, recorder.device)
+        return plain.cpp_calls(run, name, plan, order)
 
     def launch_cuda(self: cuda.CudaKernel, sizes: launch.Sizes, *args: Any) -> None:
         _launch(recorder.current(), "cuda", self.source, self.name, args, **sizes._asdict())
 
-    def triton_kernel(plan: Any, order: Orders = None, **options: Any) -> Callable[[Any], Callable[..., Any]]:
-        def run(kernel: Any, grid: Any, named: dict[str, Any]) -> None:
-            from passagent.plan import launches
+    def launch_triton(kernel: Any, grid: Any, named: dict[str, Any]) -> None:
+        from passagent.plan import launches
 
-            launches.launch(recorder.current(), kernel, (), grid, named)
+        launches.launch(recorder.current(), kernel, (), grid, named)
 
-        return plain.triton_planned(run, asked(plan), order, options, recorder.device)
-
+    plain.remembering, plain.launch_triton = asking, launch_triton
     cpp.cpp_kernel = cpp_kernel
     cuda.CudaKernel._launch = launch_cuda  # type: ignore[method-assign]
-    plain.triton_kernel = triton_kernel
 
 
 def _launch(

@@ -66,8 +66,7 @@ class Plans:
         built = {}
         for key, entry in data["built"].items():
             path = _unpacked(entry, folder)
-            entry["types"], entry["maps"] = tuple(entry["types"]), tuple(map(tuple, entry["maps"]))
-            built[key] = Built(path, **entry)
+            built[key] = Built.of(path, **entry)
         return Plans(Recording.model_validate_json(data["recording"]), built)
 
 
