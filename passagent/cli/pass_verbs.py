@@ -154,7 +154,9 @@ def _unmatched(candidate: Candidate, answer: Recorded) -> str:
     ]
     for failure in recording.passes:
         if not failure.plans and not answer.failed:
-            reason = next((m.words for m in answer.missed if m.name == failure.name), "no reason was given")
+            reason = next(
+                (m.words for m in answer.missed if m.pass_name == failure.name), "no reason was given"
+            )
             nodes = ast.parse(candidate.files[failure.file]).body
             functions = (node for node in nodes if isinstance(node, ast.FunctionDef))
             # 1 where the file imports it

@@ -205,10 +205,14 @@ def leaves(argument: Argument) -> Iterator[Any]:
         yield argument
 
 
-def values_of(*arguments: Argument) -> Iterator[int]:
-    """The values that are given as tensors among arguments."""
+PLACED = (ValueArg, AddressArg, DescriptorArg)
+"""What leads to the memory of a value."""
+
+
+def values_of(*arguments: Argument, kinds: tuple[Any, ...] = (ValueArg,)) -> Iterator[int]:
+    """The values among arguments; `kinds` as which, else as tensors."""
     for argument in arguments:
-        yield from (leaf.value for leaf in leaves(argument) if isinstance(leaf, ValueArg))
+        yield from (leaf.value for leaf in leaves(argument) if isinstance(leaf, kinds))
 
 
 def python_number(argument: IntArg | FloatArg | BoolArg | ComplexArg) -> complex:

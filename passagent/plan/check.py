@@ -19,7 +19,7 @@ import torch
 from passagent.errors import PassagentError
 from passagent.kernels.build import TYPES
 from passagent.plan import arguments, library, memory, model
-from passagent.plan.arguments import AddressArg, Argument, DescriptorArg, ValueArg, leaves, values_of
+from passagent.plan.arguments import PLACED, AddressArg, Argument, DescriptorArg, ValueArg, leaves, values_of
 from passagent.plan.model import Alloc, Choice, Copy, Fill, Launch, OperatorCall, Plan, Step
 from passagent.plan.values import ConstantValue, InputValue, MadeValue, Value, ViewValue
 
@@ -257,7 +257,7 @@ def _check_launch(plan: Plan, step: Launch, state: _State) -> None:
         check = _check_native if isinstance(kernel, model.NativeKernel) else _check_triton
         check(plan, argument, parameter, where)
         for leaf in leaves(argument):
-            if isinstance(leaf, (ValueArg, AddressArg, DescriptorArg)):
+            if isinstance(leaf, PLACED):
                 bases |= _reached(plan, leaf, state, where)
     device = "cpu" if kernel.kind == "cpp" else "cuda"
     elsewhere = [base for base in bases if plan.values[base].device != device]
@@ -340,7 +340,7 @@ def _check_triton(plan: Plan, argument: Argument, parameter: model.Parameter, wh
             _check_triton(plan, item, part, where)
         return
     if kind == "constexpr":
-        fits = not any(isinstance(leaf, (ValueArg, AddressArg, DescriptorArg)) for leaf in leaves(argument))
+        fits = not any(isinstance(leaf, PLACED) for leaf in leaves(argument))
     elif isinstance(argument, ValueArg):
         word = _POINTERS.get(plan.values[argument.value].dtype, ("", ""))[1]
         fits = kind in (f"*{word}", f"*k{word}") or (word == "u1" and kind == "*i1")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from passagent.plan.model import Plan
 from passagent.plan.replay import Replay, choices_of
@@ -30,13 +31,13 @@ def fastest_choices(plan: Plan, args: Sequence[Any], replay: Callable[[list[int]
 
 def _time(replay: Callable[[list[int]], Replay], choices: list[int], args: Sequence[Any]) -> float:
     """Seconds of an alternative's calls; infinite if it cannot run."""
-    copies = [_copy(value) for value in args]
+    copies = tree_map_only(torch.Tensor, _copy, list(args))
     try:
         replayed = replay(choices)
         replayed.call(*copies)
     except RuntimeError:  # it asks for more than the device has
         return float("inf")
-    wait = torch.cuda.synchronize if replayed.device.type == "cuda" else _nothing
+    wait = torch.cuda.synchronize if replayed.device.type == "cuda" else lambda: None
     times = []
     for _ in range(_TRIES):
         wait()
@@ -48,15 +49,7 @@ def _time(replay: Callable[[list[int]], Replay], choices: list[int], args: Seque
     return min(times)
 
 
-def _copy(value: Any) -> Any:
-    """A copy of an argument with the same strides."""
-    if isinstance(value, (tuple, list)):
-        return tuple(map(_copy, value))
-    if not isinstance(value, torch.Tensor):
-        return value
-    copy = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
-    return copy.copy_(value)
-
-
-def _nothing() -> None:
-    pass
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy with the same strides."""
+    copy = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return copy.copy_(tensor)

@@ -41,18 +41,9 @@ TTIR has it as `!tt.tensordesc<128x64xf16>`, that of Triton 3.6 as `!tt.tensorde
 """
 _HOST_TYPES = {8: 10, 9: 8, 10: 9}
 """Types of elements that the driver counts otherwise than TMA's instructions, whose numbers Triton gives."""
-_LIKE = {
-    "u1": "i1",
-    "u8": "i8",
-    "u16": "i16",
-    "u32": "i32",
-    "u64": "i64",
-    "fp16": "f16",
-    "fp32": "f32",
-    "fp64": "f64",
-    "fp8e4nv": "f8E4M3FN",
-    "fp8e5": "f8E5M2",
-}
+_LIKE = {f"u{bits}": f"i{bits}" for bits in (1, 8, 16, 32, 64)}
+_LIKE |= {f"fp{bits}": f"f{bits}" for bits in (16, 32, 64)}
+_LIKE |= {"fp8e4nv": "f8E4M3FN", "fp8e5": "f8E5M2"}
 _TALK = re.compile(
     r'^(?:loc\("[^"]*":\d+:\d+\)|[^\s:]*\.ttir:\d+:\d+): error: (.*)$|^refused: (.*)$', re.MULTILINE
 )

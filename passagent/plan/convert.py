@@ -106,7 +106,7 @@ def explain(plan: Plan, device: torch.device) -> Callable[..., NoReturn]:
         if names:
             raise TypeError("give arguments of a plan by position")
         if len(args) != len(inputs):
-            raise TypeError(f"the plan is for {len(inputs)} arguments, not {len(args) + len(names)}")
+            raise TypeError(f"the plan is for {len(inputs)} arguments, not {len(args)}")
         for position, (argument, expected) in enumerate(zip(args, inputs, strict=True)):
             reason = _unlike(plan, expected, argument, device)
             if reason is not None:

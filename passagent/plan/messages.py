@@ -54,9 +54,8 @@ class Request(Record):
 class Missed(Record):
     """A pass matches nowhere in a subgraph."""
 
-    name: FileName
-    """The name of the pass."""
     subgraph: FileName
+    pass_name: FileName
     matched_nodes: Number
     pattern_nodes: Number
     pattern_node: Line

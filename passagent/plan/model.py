@@ -19,13 +19,12 @@ from typing_extensions import TypeAliasType
 
 from passagent.plan.arguments import (
     MOST_CONSTANT,
-    AddressArg,
+    PLACED,
     Argument,
     Base64,
     BoolArg,
     ComplexArg,
     Constant,
-    DescriptorArg,
     Device,
     Digest,
     FileName,
@@ -220,7 +219,7 @@ def flat(steps: Iterable[Step]) -> Iterator[Simple]:
 
 
 _INPUTS = (ValueArg, *Constant.__args__)
-_LAUNCHED = (*_INPUTS, AddressArg, DescriptorArg, TritonDtypeArg, FunctionArg)
+_LAUNCHED = (*_INPUTS, *PLACED, TritonDtypeArg, FunctionArg)
 
 
 def _check_places(plan: Plan) -> None:
@@ -231,7 +230,7 @@ def _check_places(plan: Plan) -> None:
         for leaf in leaves(argument):
             if not isinstance(leaf, allowed):
                 raise ValueError(f"a {leaf.kind} among the {where}")
-            if isinstance(leaf, (ValueArg, AddressArg, DescriptorArg)) and leaf.value >= count:
+            if isinstance(leaf, PLACED) and leaf.value >= count:
                 raise ValueError(f"value {leaf.value} of {count} among the {where}")
 
     for argument in plan.inputs:

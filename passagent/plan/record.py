@@ -28,7 +28,7 @@ from passagent.plan.messages import (
     as_line,
 )
 from passagent.plan.model import Recording
-from passagent.plan.recorded_pattern import Bindings, check_calls, planned_passes, replace_calls
+from passagent.plan.recorded_pattern import Bindings, check_calls, replace_calls
 from passagent.plan.recorder_process import RECORDING
 from passagent.sandbox.child import Ending, ForkServer
 from passagent.sandbox.limits import crowding
@@ -113,8 +113,7 @@ def check_fits(recording: Recording, subgraphs: Sequence[Subgraph], device: str)
         raise PlanError("it is of other subgraphs")
     if recording.device != device:
         raise PlanError(f"it is for {recording.device}")
-    check_calls(recording)
-    passes = planned_passes(recording)
+    passes = check_calls(recording)
     for recorded, subgraph in zip(recording.subgraphs, subgraphs, strict=True):
 
         def replacement(position: int, bindings: Bindings, calls: Any = recorded.calls) -> Any:

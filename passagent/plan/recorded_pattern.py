@@ -103,14 +103,18 @@ def replace_calls(
     graph.lint()
 
 
-def check_calls(recording: Recording) -> None:
-    """Raise MalformedPattern for a pattern of no graph, or a call given what its pattern does not have."""
-    graphs = [pattern_graph(recorded.pattern) for recorded in recording.passes]
-    parameters = [{node.target for node in graph.find_nodes(op="placeholder")} for graph in graphs]
+def check_calls(recording: Recording) -> list[PlannedPass]:
+    """The recording's passes.
+
+    Raises MalformedPattern for a pattern of no graph, or a call given what its pattern does not have.
+    """
+    passes = planned_passes(recording)
+    parameters = [{node.target for node in p.pattern_graph.find_nodes(op="placeholder")} for p in passes]
     for call in (call for subgraph in recording.subgraphs for call in subgraph.calls):
         for leaf in (leaf for argument in call.arguments for leaf in leaves(argument)):
             if isinstance(leaf, ParameterArg) and leaf.name.partition("[")[0] not in parameters[call.number]:
                 raise MalformedPattern(f"a call is given {leaf.name}, which its pattern does not have")
+    return passes
 
 
 def _function(name: str) -> Callable[..., Any]:

@@ -131,9 +131,12 @@ def _twice(recorder: Recorder, passes: list[LoadedPass], subgraph: Subgraph) -> 
     first.over(subgraph)
     second.over(subgraph)
     if first.calls != second.calls:
-        differing = next((a for a, b in zip(first.calls, second.calls, strict=False) if a != b), None)
-        file = passes[differing.number].file if differing else ""
-        raise Refused(refusal.TWICE, file, differing.line if differing else 0)
+        for one, other in zip(first.calls, second.calls, strict=False):
+            if one != other:
+                loaded = passes[one.number]
+                code = getattr(loaded.replacement_func, "__code__", None)
+                raise Refused(refusal.TWICE, loaded.file, code.co_firstlineno if code else 0)
+        raise Refused(refusal.TWICE)
     return first
 
 
@@ -148,8 +151,6 @@ def _pass(loaded: LoadedPass, plans: tuple[Plan, ...]) -> Pass:
 class _Recorded:
     number: int
     """The number of the pass."""
-    line: int
-    """Where the replacement function begins."""
     nodes: tuple[str, ...]
     """The names of the nodes that the call replaces."""
     arguments: tuple[Argument, ...]
@@ -190,25 +191,12 @@ class _Run:
         if problem is not None:
             raise TypeError(problem)
         for position, (number, arguments) in enumerate(self._matched):
-            line = (
-                self.passes[number].replacement_func.__code__.co_firstlineno
-                if hasattr(self.passes[number].replacement_func, "__code__")
-                else 0
-            )
             nodes = rewritten.places[position]
-            self.calls.append(_Recorded(number, line, nodes, arguments, self._recorded[position]))
+            self.calls.append(_Recorded(number, nodes, arguments, self._recorded[position]))
         for mismatch in rewritten.mismatches:
-            self.missed.append(
-                Missed(
-                    name=mismatch.pass_name,
-                    subgraph=subgraph.name,
-                    matched_nodes=mismatch.matched_nodes,
-                    pattern_nodes=mismatch.pattern_nodes,
-                    pattern_node=as_line(mismatch.pattern_node),
-                    graph_node=mismatch.graph_node and as_line(mismatch.graph_node),
-                    reason=as_line(mismatch.reason + suppositions.get(mismatch.pass_name, "")),
-                )
-            )
+            mismatch.reason += suppositions.get(mismatch.pass_name, "")
+            told: dict[str, Any] = {n: as_line(v) if isinstance(v, str) else v for n, v in mismatch}
+            self.missed.append(Missed(subgraph=subgraph.name, **told))
 
     def _suppose(self, passes: list[LoadedPass], module: fx.GraphModule, inputs: list[Any]) -> dict[str, str]:
         """Record passes as if each matched what is most like its pattern, if all operators of it are there.

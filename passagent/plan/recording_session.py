@@ -142,10 +142,11 @@ class Session:
         slot = self._slots.get(id(tensor)) or self.add(Slot(self, tensor, "input"))
         return ValueArg(value=self.number(slot))
 
-    def add(self, slot: Slot) -> Slot:
-        """Know the tensor from now on."""
-        self._slots[id(slot.tensor)] = slot
-        self._roots.setdefault(_storage(slot.tensor), slot.root)
+    def add(self, slot: Slot, tensor: torch.Tensor | None = None) -> Slot:
+        """Know the slot's tensor from now on, or another one that stands for it."""
+        tensor = slot.tensor if tensor is None else tensor
+        self._slots[id(tensor)] = slot
+        self._roots.setdefault(_storage(tensor), slot.root)
         return slot
 
     def slot(self, tensor: torch.Tensor) -> Slot:
@@ -185,16 +186,14 @@ class Session:
         if id(value) not in self.recorder.fakes:
             self.recorder.fakes[id(value)] = value, self.recorder.fake.from_tensor(value)
         fake = self.recorder.fakes[id(value)][1]
-        self._slots[id(fake)] = slot
-        self._roots.setdefault(_storage(fake), slot)
+        self.add(slot, fake)
         return fake
 
     def keep_constant(self, tensor: torch.Tensor, source: Slot) -> None:
         """A new tensor holds the bytes of a constant: it is one, in this call and in later ones."""
         slot = source if tensor.device == source.tensor.device else Slot(self, tensor, "constant")
         slot.data = source.data
-        self._slots[id(tensor)] = slot
-        self._roots.setdefault(_storage(tensor), slot)
+        self.add(slot, tensor)
         self.recorder.constants[_storage(tensor)] = tensor, source.data
 
     def allocate(self, tensor: torch.Tensor) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -47,24 +47,18 @@ class NotCompiled(Exception):
     """Kernels that Triton does not compile, a line for each."""
 
 
-def running_place(root: Path, frame: FrameType | None) -> tuple[str, int]:
+def running_place(root: Path, frame: FrameType) -> tuple[str, int]:
     """File and line of the innermost frame of the candidate's that `frame` was called from; else ("", 0)."""
-    while frame is not None:
-        if (file := _own(root, frame.f_code.co_filename)) is not None:
-            return file, frame.f_lineno
-        frame = frame.f_back
-    return "", 0
+    return _innermost(root, traceback.extract_stack(frame))
 
 
 def raised_place(root: Path, error: BaseException) -> tuple[str, int]:
     """File and line of the innermost of the candidate's frames in a traceback; ("", 0): none."""
-    frames: Iterable[traceback.FrameSummary] = reversed(traceback.extract_tb(error.__traceback__))
-    for frame in frames:
-        if (file := _own(root, frame.filename)) is not None:
-            return file, frame.lineno or 0
-    return "", 0
+    return _innermost(root, traceback.extract_tb(error.__traceback__))
 
 
-def _own(root: Path, filename: str) -> str | None:
+def _innermost(root: Path, frames: Sequence[traceback.FrameSummary]) -> tuple[str, int]:
     package = f"{root / PACKAGE}/"
-    return filename.removeprefix(package) if filename.startswith(package) else None
+    places = ((frame.filename, frame.lineno or 0) for frame in reversed(frames))
+    own = ((file.removeprefix(package), line) for file, line in places if file.startswith(package))
+    return next(own, ("", 0))

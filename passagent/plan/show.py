@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from passagent.kernels.layout import strides
 from passagent.plan import memory
 from passagent.plan.arguments import (
+    PLACED,
     AddressArg,
     Argument,
     BoolArg,
@@ -229,10 +230,8 @@ def _touched(step: Step) -> Iterator[int]:
 
 
 def _given(step: Launch | OperatorCall) -> Iterator[int]:
-    for argument in step.args if isinstance(step, Launch) else (*step.arguments, *step.keywords.values()):
-        for leaf in leaves(argument):
-            if isinstance(leaf, (ValueArg, AddressArg, DescriptorArg)):
-                yield leaf.value
+    given = step.args if isinstance(step, Launch) else (*step.arguments, *step.keywords.values())
+    return values_of(*given, kinds=PLACED)
 
 
 def _moved(plan: Plan, steps: Sequence[Step], held: set[int]) -> Moved:

@@ -14,7 +14,7 @@ from passagent.evaluator.result import GraphResult, KernelUse, Violation
 from passagent.evaluator.runner.planned import Plans
 from passagent.kernels.resource_usage import resource_usage
 from passagent.plan import library, memory
-from passagent.plan.arguments import AddressArg, DescriptorArg, ValueArg, leaves
+from passagent.plan.arguments import PLACED, values_of
 from passagent.plan.model import Alloc, Choice, Copy, Launch, OperatorCall, Plan, Recording, Step, flat
 from passagent.plan.refusal import COMPUTES
 from passagent.plan.show import moved
@@ -73,11 +73,8 @@ def _returns_a_copy(plan: Plan) -> bool:
         if isinstance(step, Copy) and plan.values[memory.place(plan, step.source).base].kind == "input":
             copied.add(memory.place(plan, step.value).base)
         elif isinstance(step, Launch):
-            named = (leaf for argument in step.args for leaf in leaves(argument))
-            values = (leaf.value for leaf in named if isinstance(leaf, ValueArg | AddressArg | DescriptorArg))
-            launched |= {memory.place(plan, value).base for value in values}
-    results = (leaf.value for leaf in leaves(plan.result) if isinstance(leaf, ValueArg))
-    return any(memory.place(plan, number).base in copied - launched for number in results)
+            launched |= {memory.place(plan, value).base for value in values_of(*step.args, kinds=PLACED)}
+    return any(memory.place(plan, n).base in copied - launched for n in values_of(plan.result))
 
 
 def fill_plan_figures(result: GraphResult, plans: Plans) -> None:

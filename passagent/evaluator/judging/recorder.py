@@ -75,7 +75,7 @@ class Prepared:
         recording = self.plans.recording
         called = {call.number for subgraph in recording.subgraphs for call in subgraph.calls}
         idle = {recorded.name for number, recorded in enumerate(recording.passes) if number not in called}
-        reasons = {mismatch.name: mismatch.words for mismatch in self.missed if mismatch.name in idle}
+        reasons = {missed.pass_name: missed.words for missed in self.missed if missed.pass_name in idle}
         return [
             *(f"{name} matches nothing: {plain(reason)}" for name, reason in reasons.items()),
             *(f"{name}: {failure.status}: {failure.message}" for name, failure in self.failed.items()),
@@ -266,9 +266,8 @@ def _unmatched(answer: Recorded | Refusal, more: str = "") -> dict[str, Failed]:
 
 
 def _mismatch(missed: Missed) -> Mismatch:
-    fields = missed.model_dump(exclude={"name", "subgraph"})
-    texts = {name: plain(text) if isinstance(text, str) else text for name, text in fields.items()}
-    return Mismatch(pass_name=missed.name, **texts)
+    fields = missed.model_dump(exclude={"subgraph"})
+    return Mismatch(**{name: plain(text) if isinstance(text, str) else text for name, text in fields.items()})
 
 
 def _each_once(texts: list[str]) -> list[str]:
