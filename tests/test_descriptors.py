@@ -13,11 +13,11 @@ import torch
 from passagent.config import EvaluatorConfig
 from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.result import MANIFEST, Candidate
-from passagent.kernels import driver, launch
+from passagent.kernels import driver
 from passagent.kernels.source_errors import KernelRefused
 from passagent.plan import arguments as a
 from passagent.plan import compile as compiling
-from passagent.plan import facts, kernel_arguments, table
+from passagent.plan import extension, facts, kernel_arguments, table
 from passagent.plan import model as m
 from passagent.plan import record as recording
 from passagent.plan.check import PlanError
@@ -284,7 +284,7 @@ def test_a_map_is_made_anew_where_its_tensor_lies_elsewhere(tmp_path, monkeypatc
     stub = ctypes.CDLL(str(tmp_path / "stub.so"))
 
     def tell(loaded):
-        host = launch._Host.in_dll(loaded, "host")
+        host = extension._Host.in_dll(loaded, "host")
         for name in ("encode", "launch_clusters"):
             setattr(host, name, ctypes.cast(getattr(stub, name), ctypes.c_void_p).value)
         exchange = (ctypes.c_void_p * 7).from_buffer_copy((ctypes.c_void_p * 7).from_address(host.torch))
@@ -295,7 +295,7 @@ def test_a_map_is_made_anew_where_its_tensor_lies_elsewhere(tmp_path, monkeypatc
     kept = []
     types = ("CUtensorMap", "int32_t", "int32_t", "int64_t", "int64_t") * 2
     monkeypatch.setattr(table, "_loaded", lambda *_: (1000, types))
-    monkeypatch.setattr(launch, "tell_cuda", tell)
+    monkeypatch.setattr(extension, "tell_cuda", tell)
     monkeypatch.setattr(driver, "parameter_sizes", lambda _: [*[128, 4, 4, 8, 8] * 2, 8, 8])
     monkeypatch.setattr(driver, "version", lambda: 13000)
     signature = tuple(m.Parameter(name=n, type="tensordesc<fp16[16, 32]>") for n in ("x", "out"))

@@ -27,7 +27,6 @@ from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError, MachineFault, TaskError
 from passagent.evaluator.result import MANIFEST, Candidate
 from passagent.evaluator.service.pool import EvaluatorPool
-from passagent.kernels import launch
 from passagent.plan import extension
 from passagent.sandbox import faults, machine_memory
 from passagent.search import candidates
@@ -163,7 +162,7 @@ def test_a_read_only_cache_is_named(read_only_disk, monkeypatch):
     monkeypatch.setenv("PASSAGENT_CACHE", str(read_only_disk))
     words = r"cannot be used \(read-only file system\).*PASSAGENT_CACHE"
     with pytest.raises(MachineFault, match=words), faults.named("building a kernel"):
-        launch.build(Path(extension.__file__).with_name("replay.c"))
+        extension.build()
     with pytest.raises(MachineFault, match="read-only file system"):
         faults.check_places()
 

@@ -261,7 +261,7 @@ def test_a_constant_is_read_only():
 def test_a_changed_constant_is_seen():
     replay = replayed(h.everything()).replay
     assert replay.is_intact()
-    replay._constants._tensors[6] = torch.tensor([0.5, 3.0])
+    replay._constants.tensors[6] = torch.tensor([0.5, 3.0])
     assert not replay.is_intact()
 
 

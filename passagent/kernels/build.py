@@ -108,15 +108,9 @@ def _compile(source: str, text: str, name: str, signature: Signature, prelude: P
     if failed is not None:
         raise KernelBuildError(_explained(str(failed), source, name, signature)) from None
     objects.check_object(scratch / "kernel.o", source, f"{name}.cpp")
-    link = [
-        toolchain.compiler(),
-        *_LINK,
-        "-Wl,--version-script=exports",
-        "-fopenmp",
-        "kernel.o",
-        "branches.s",
-    ]
-    toolchain.run([*link, "-o", "kernel.so", *LIBRARIES], name, scratch)
+    link = [toolchain.compiler(), *_LINK, "-Wl,--version-script=exports", "-fopenmp"]
+    link += ["kernel.o", "branches.s", "-o", "kernel.so", *LIBRARIES]
+    toolchain.run(link, name, scratch)
     _check_exports(scratch / "kernel.so")
     return scratch / "kernel.so"
 

@@ -12,7 +12,6 @@ import importlib.util
 import json
 import os
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from passagent.kernels.build import Signature
 from passagent.kernels.ptx import variables, without_comments, written
 from passagent.kernels.source_errors import KernelBuildError, KernelRefused, line_of_word
 from passagent.sandbox.environment import package_version
-from passagent.sandbox.tools import Access
 
 FLAGS = ["-std=c++17", "-fmad=false", "-default-device"]
 _NVRTC = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12", "nvidia-cuda-nvrtc-cu13")
@@ -77,17 +75,12 @@ def _compile(
     scratch: Path,
 ) -> Path:
     (scratch / "kernel.cu").write_bytes(text.encode())
-    command = [sys.executable, "-P", str(_HERE / "nvrtc.py"), "kernel.cu", instance.expression, *options]
-    search, execute = toolchain.python_with("cuda/bindings", "nvidia")
+    command = [str(_HERE / "nvrtc.py"), "kernel.cu", instance.expression, *options]
     headers = [Path(option[2:]) for option in options if option.startswith("-I")]
-    environment = {"PYTHONPATH": os.pathsep.join(search)}
-    access = Access([_HERE / "nvrtc.py"], [*execute, *headers], environment)
+    absent = "cuda_kernel: NVIDIA's compiler NVRTC does not start; pip install nvidia-cuda-nvrtc"
     try:
-        toolchain.run(command, name, scratch, access=access, headers=headers)
+        toolchain.run_python(command, name, scratch, ["cuda/bindings", "nvidia"], absent, headers)
     except KernelBuildError as error:
-        if not (scratch / "ready").exists():
-            message = "cuda_kernel: NVIDIA's compiler NVRTC does not start; pip install nvidia-cuda-nvrtc"
-            raise PassagentError(f"{message}: {str(error).splitlines()[-1]}") from None
         text = _LAUNCH.sub(f"{_NO_LAUNCH}: kernel[grid, block](...)", str(error))
         raise KernelBuildError(_without_paths(text, options)) from None
     cubin = (scratch / "kernel.cubin").read_bytes()

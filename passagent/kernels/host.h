@@ -1,6 +1,6 @@
 // What extensions in C know of Python, torch and CUDA, without headers of these: the few functions of
 // CPython's stable ABI that they call, and DLPack's C exchange, by which torch tells where a tensor lies.
-// Who loads an extension fills `host` (launch.load).
+// Who loads an extension fills `host` (plan/extension.py).
 #pragma once
 #include <stdint.h>
 #include <stdlib.h>

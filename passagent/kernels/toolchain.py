@@ -124,13 +124,32 @@ def shown(text: str, headers: Collection[str]) -> str:
     return "\n".join(lines).strip()[:MESSAGE]
 
 
-def python_with(*packages: str) -> tuple[list[str], list[Path]]:
-    """Where a Python that runs a compiler looks for `packages` (directories), and what it reads and runs."""
+def run_python(
+    command: list[str],
+    name: str,
+    scratch: Path,
+    packages: Collection[str],
+    absent: str,
+    headers: Collection[Path] = (),
+) -> None:
+    """Run a script of passagent's, which calls a compiler in Python `packages` (directories), as `run` does.
+
+    Raises PassagentError that begins with `absent` where the script left no file `ready`: the compiler is not
+    there.
+    """
     entries = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), *sys.path]
     search = [e for e in dict.fromkeys(entries) if e and any((Path(e) / name).is_dir() for name in packages)]
     libraries = [*os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep), os.environ.get("CUDA_HOME", "")]
     places = ["/usr", sys.prefix, sys.base_prefix, *search, *filter(None, libraries)]
-    return search, [Path(place) for place in places if Path(place) not in (Path("/"), Path.home())]
+    execute = [Path(place) for place in places if Path(place) not in (Path("/"), Path.home())]
+    environment = {"PYTHONPATH": os.pathsep.join(search), "HOME": str(scratch)}
+    access = Access([Path(command[0])], [*execute, *headers], environment)
+    try:
+        run([sys.executable, "-P", *command], name, scratch, access=access, headers=headers)
+    except KernelBuildError as error:
+        if (scratch / "ready").exists():
+            raise
+        raise PassagentError(f"{absent}: {str(error).splitlines()[-1]}") from None
 
 
 @functools.cache

@@ -113,7 +113,7 @@ class TorchArg(Record):
 
 
 class SliceArg(Record):
-    """A slice of constants, or the ellipsis where all three are None."""
+    """A slice of constants."""
 
     kind: Literal["slice"] = "slice"
     items: tuple[Argument, Argument, Argument]

@@ -14,14 +14,14 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from passagent.errors import UsageError
 from passagent.evaluator.candidate import PLAN
-from passagent.plan.arguments import Record
-from passagent.plan.model import NativeKernel, Recording, TritonKernel
+from passagent.plan.model import Kernel, Recording
 from passagent.plan.recorded_pattern import check_calls
 
+_KERNEL = TypeAdapter[Kernel](Kernel)
 _SUFFIX = {"cpp": ".cpp", "cuda": ".cu", "triton": ".py"}
 
 
@@ -73,7 +73,7 @@ def read(files: Mapping[str, str]) -> Artefact:
             for key, kernel in plan["kernels"].items():
                 for part in {"text", "ttir"} & kernel.keys():
                     kernel[part] = text_of(kernel[part])
-                names[key] = _digest(kernel)
+                names[key] = _KERNEL.validate_json(json.dumps(kernel)).digest()
             plan["kernels"] = {names[key]: kernel for key, kernel in plan["kernels"].items()}
             plan["steps"] = _renamed(plan["steps"], names)
         recording = Recording.model_validate_json(json.dumps(data))
@@ -84,11 +84,6 @@ def read(files: Mapping[str, str]) -> Artefact:
     except Exception as error:  # the files are anybody's
         why = error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else str(error)
         raise UsageError(f"{PLAN}: is no recording: {why[:200]}") from error
-
-
-def _digest(kernel: dict[str, Any]) -> str:
-    kind: type[Record] = TritonKernel if kernel["kind"] == "triton" else NativeKernel
-    return kind.model_validate_json(json.dumps(kernel)).digest()
 
 
 def _renamed(steps: Any, names: dict[str, str]) -> Any:

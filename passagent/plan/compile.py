@@ -9,9 +9,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import json
-import os
 import re
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +18,10 @@ from passagent.errors import PassagentError
 from passagent.kernels import build, build_cuda, toolchain
 from passagent.kernels.build import Signature
 from passagent.kernels.source_errors import KernelBuildError, KernelRefused, line_of_word
-from passagent.plan.arguments import AddressArg, leaves
+from passagent.plan.arguments import AddressArg, values_of
 from passagent.plan.check import PlanError
 from passagent.plan.model import Kernel, Launch, Parameter, Plan, TritonKernel, flat
 from passagent.plan.values import ConstantValue
-from passagent.sandbox.tools import Access
 
 _IR = Path(__file__).with_name("ir.py")
 _WARP = 32
@@ -144,14 +141,10 @@ def build_triton(kernel: TritonKernel, arch: str, addresses: bool = False) -> Pa
 def _compile(kernel: TritonKernel, request: str, scratch: Path) -> Path:
     (scratch / "kernel.ttir").write_text(kernel.ttir, "utf-8")
     (scratch / "request.json").write_text(request)
-    search, execute = toolchain.python_with("triton")
-    command = [sys.executable, "-P", str(_IR), "kernel.ttir", "request.json"]
-    environment = {"PYTHONPATH": os.pathsep.join(search), "HOME": str(scratch)}
+    command = [str(_IR), "kernel.ttir", "request.json"]
     try:
-        toolchain.run(command, kernel.entry, scratch, access=Access([_IR], execute, environment))
+        toolchain.run_python(command, kernel.entry, scratch, ["triton"], "Triton does not start")
     except KernelBuildError as error:
-        if not (scratch / "ready").exists():
-            raise PassagentError(f"Triton does not start: {str(error).splitlines()[-1]}") from None
         raise _explained(kernel, str(error)) from None
     cubin = (scratch / "kernel.cubin").read_bytes()
     facts = json.loads((scratch / "kernel.json").read_text())
@@ -219,9 +212,8 @@ def _like(kind: str) -> list[str]:
 
 def _hands_over_addresses(plan: Plan) -> bool:
     constants = any(isinstance(value, ConstantValue) and value.addresses for value in plan.values)
-    launches = (step for step in flat(plan.steps) if isinstance(step, Launch))
-    arguments = (leaf for step in launches for argument in step.args for leaf in leaves(argument))
-    return constants or any(isinstance(leaf, AddressArg) for leaf in arguments)
+    given = (argument for step in flat(plan.steps) if isinstance(step, Launch) for argument in step.args)
+    return constants or any(True for _ in values_of(*given, kinds=(AddressArg,)))
 
 
 def told(name: str, error: KernelBuildError | KernelRefused) -> str:

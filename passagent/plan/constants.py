@@ -19,7 +19,8 @@ class Constants:
     """The constants of a plan on a device. In the host's memory a write into one is a fault (SIGSEGV)."""
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
-        self._tensors: dict[int, torch.Tensor] = {}
+        self.tensors: dict[int, torch.Tensor] = {}
+        """By the numbers of their values."""
         self._digests: dict[int, str] = {}
         for number, value in enumerate(plan.values):
             if isinstance(value, ConstantValue):
@@ -27,20 +28,12 @@ class Constants:
                 self._digests[number] = value.data
                 flat = _read_only(raw) if raw else torch.empty(0, dtype=torch.uint8)
                 typed = flat.to(device).view(memory.dtype_of(value))
-                self._tensors[number] = typed.as_strided(value.shape, value.stride)
-
-    def tensor(self, number: int) -> torch.Tensor:
-        """The tensor of a value of the plan."""
-        return self._tensors[number]
-
-    def address(self, number: int) -> int:
-        """Where it starts."""
-        return self._tensors[number].data_ptr()
+                self.tensors[number] = typed.as_strided(value.shape, value.stride)
 
     def are_intact(self) -> bool:
         """Tell whether all still have their bytes; waits for the device."""
         return all(
-            hashlib.sha256(_bytes(self._tensors[number])).hexdigest() == digest
+            hashlib.sha256(_bytes(self.tensors[number])).hexdigest() == digest
             for number, digest in self._digests.items()
         )
 

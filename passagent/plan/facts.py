@@ -44,7 +44,10 @@ def device_facts(device: str = "cuda") -> dict[str, int | str]:
 
 
 class Facts:
-    """The table, and what of it was asked (`asked`, as a plan keeps it)."""
+    """The table, and what of it was asked (`asked`, as a plan keeps it).
+
+    It is also what torch.cuda.get_device_properties returns.
+    """
 
     def __init__(self, table: dict[str, int | str]) -> None:
         self.table = table
@@ -55,22 +58,15 @@ class Facts:
         self.asked[f"device.{name}"] = str(value)
         return value
 
+    def __getattr__(self, name: str) -> Any:
+        if name not in self.table:
+            raise AttributeError(f"a plan's device has no fact {name}")
+        return self[name]
+
     @property
     def capability(self) -> int:
         """`90` of an H100."""
         return int(self.table["major"]) * 10 + int(self.table["minor"])
-
-
-class _Properties:
-    """The result of torch.cuda.get_device_properties."""
-
-    def __init__(self, facts: Facts) -> None:
-        self._facts = facts
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in self._facts.table:
-            raise AttributeError(f"a plan's device has no fact {name}")
-        return self._facts[name]
 
 
 class _Device(contextlib.nullcontext[None]):
@@ -81,7 +77,6 @@ class _Device(contextlib.nullcontext[None]):
 
 def answer_for_torch(facts: Facts) -> None:
     """Let torch.cuda answer from the table, for good, in this process."""
-    properties = _Properties(facts)
     stream = types.SimpleNamespace(cuda_stream=0)
     answers: dict[str, Callable[..., Any]] = {
         "is_available": lambda: True,
@@ -92,7 +87,7 @@ def answer_for_torch(facts: Facts) -> None:
         "is_bf16_supported": lambda including_emulation=True: True,
         "get_device_capability": lambda device=None: (facts["major"], facts["minor"]),
         "get_device_name": lambda device=None: facts["name"],
-        "get_device_properties": lambda device=None: properties,
+        "get_device_properties": lambda device=None: facts,
         "current_stream": lambda device=None: stream,
         "device": _Device,
         "_exchange_device": lambda index: 0,

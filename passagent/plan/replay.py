@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from passagent.kernels import driver
-from passagent.plan.arguments import Argument, TupleArg
+from passagent.plan.arguments import TupleArg
 from passagent.plan.check import PlanError, device_of
 from passagent.plan.compile import Built
 from passagent.plan.constants import Constants
@@ -53,7 +53,11 @@ class Replay:
         """Scratch memory of all calls, bytes."""
         function = table.function()
         nested = any(isinstance(argument, TupleArg) for argument in plan.inputs)
-        shape = _shape(plan.result)
+        result = plan.result
+        is_plain = not isinstance(result, TupleArg) or not (
+            result.fields or any(isinstance(item, TupleArg) for item in result.items)
+        )
+        shape = None if is_plain else result
         self.call = function
         if nested or shape is not None:
             self.call = functools.partial(_arranged, function, nested, shape)
@@ -68,17 +72,8 @@ def choices_of(plan: Plan) -> list[int]:
     return [len(step.of) for step in plan.steps if isinstance(step, Choice)]
 
 
-def _shape(result: Argument) -> Any:
-    """How to arrange flat results: None if they are as they come (one, or a flat tuple)."""
-    if not isinstance(result, TupleArg):
-        return None
-    if not any(isinstance(item, TupleArg) for item in result.items) and not result.fields:
-        return None
-    return result
-
-
 def _arranged(function: Callable[..., Any], nested: bool, shape: Any, *args: Any) -> Any:
-    """A call with tuples among its arguments or results."""
+    """A call with tuples among its arguments or results; `shape`: of results that are not as they come."""
     flat = [part for argument in args for part in parts(argument)] if nested else args
     results = function(*flat)
     return results if shape is None else rebuilt(shape, iter(results))

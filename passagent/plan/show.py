@@ -36,7 +36,6 @@ from passagent.plan.library import readable
 from passagent.plan.messages import as_line
 from passagent.plan.model import (
     Alloc,
-    Alternative,
     Choice,
     Copy,
     Fill,
@@ -168,11 +167,8 @@ class _Text:
                 case Choice():
                     self.say(f"the fastest of {len(step.of)}:", depth)
                     for alternative in step.of:
-                        self.alternative(alternative, depth + 1)
-
-    def alternative(self, alternative: Alternative, depth: int) -> None:
-        self.say(alternative.name, depth)
-        self.steps(alternative.steps, depth + 1)
+                        self.say(alternative.name, depth + 1)
+                        self.steps(alternative.steps, depth + 2)
 
     def call(self, step: OperatorCall, depth: int) -> None:
         arguments = [_argument(argument) for argument in step.arguments]

@@ -116,7 +116,7 @@ class Table:
         value = self.plan.values[number]
         assert isinstance(value, ConstantValue)
         here = self.where(number).value
-        cells = [Cell(here), Cell(self.constants.address(number))]
+        cells = [Cell(here), Cell(self.constants.tensors[number].data_ptr())]
         self._step(extension.COPY, "a table of addresses", cells, size=memory.span(value))
         for address in value.addresses:
             if not self._is_here(address.value):
@@ -136,7 +136,7 @@ class Table:
             return Cell(offset, self.slots[base])
         if base in self.places:
             return Cell(self.start + self.places[base] + offset)
-        return Cell(self.constants.address(base) + offset)
+        return Cell(self.constants.tensors[base].data_ptr() + offset)
 
     def object(self, number: int) -> extension.Object:
         """The tensor of a value."""
@@ -151,7 +151,7 @@ class Table:
         if base in self.places:
             begin = self.start - self.arena.data_ptr() + self.places[base]
             return self._object(memory.look(self.arena, (*view[:3], begin + offset)))
-        return self._object(memory.look(self.constants.tensor(base), view))
+        return self._object(memory.look(self.constants.tensors[base], view))
 
     def _object(self, fixed: Any, view: Any = None, slot: int = extension.NOWHERE) -> extension.Object:
         self.keep += [fixed, view]
@@ -163,7 +163,7 @@ class Table:
         """Add a step; `fields`: of extension.Step."""
         first = len(self.cells)
         self.cells += cells
-        words = (ctypes.c_uint32 * launch.SIZES)(*fields.pop("sizes", ()))
+        words = (ctypes.c_uint32 * extension.SIZES)(*fields.pop("sizes", ()))
         text = name.encode()
         self.keep.append(text)
         self.steps.append(extension.Step(kind, first, len(cells), words, name=text, **fields))
@@ -294,8 +294,8 @@ class Table:
             parts += [*self.layouts[number], memory.dtype_of(value)]
         explanation, loaded = explain(self.plan, self.device), extension.library()
         if not self.cpu:
-            launch.tell_cuda(loaded)
-        empty = self.empty or launch.EMPTY[self.device.type]
+            extension.tell_cuda(loaded)
+        empty = self.empty or extension.EMPTY[self.device.type]
         inputs = [self._input(loaded, position) for position in range(len(self.given))]
         tables = {
             "input": extension.array(extension.Input, inputs),
