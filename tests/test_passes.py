@@ -10,8 +10,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 from passagent.errors import UsageError
+from passagent.evaluator.matching.loaded_passes import PlannedPass
 from passagent.evaluator.matching.matcher import match
-from passagent.evaluator.matching.rewrite import PlannedPass, replace_match
+from passagent.evaluator.matching.rewrite import replace_match
 from passagent.passes import load, load_directory, shipped
 from passagent.tasks.capture import forget
 
@@ -376,7 +377,7 @@ def apply_everywhere(rewrite, graph):
                 return rewrite.replacement(**dict(zip(names, arguments, strict=True)))
 
             planned = PlannedPass(rewrite.name, str(rewrite.file), pattern)
-            replace_match(graph, planned, site, replacement=lambda _, made=(call, nodes): made)
+            replace_match(graph, planned, site, call, nodes)
     return count
 
 

@@ -14,7 +14,7 @@ from torch import fx
 
 from passagent.evaluator.matching.loaded_passes import LoadedPass, PassLoadError, load_passes
 from passagent.evaluator.matching.matcher import match_at
-from passagent.evaluator.matching.rewrite import apply_passes, replace_match
+from passagent.evaluator.matching.rewrite import apply_passes, arguments_of, replace_match
 from passagent.evaluator.result import MANIFEST, Candidate
 from passagent.tasks.capture import capture
 
@@ -64,7 +64,8 @@ def check(tmp_path, function, *texts: str, inputs=(X, Y), expected: list[str] | 
     rewritten = apply_passes(graph.graph_module, passes)
     for name, place in zip(rewritten.applied, rewritten.places, strict=True):  # the same without a search
         (loaded,) = [loaded for loaded in passes if loaded.name == name]
-        replace_match(again, loaded, match_at(loaded.pattern_graph, again, place))
+        matched = match_at(loaded.pattern_graph, again, place)
+        replace_match(again, loaded, matched, loaded.replacement_func, arguments_of(loaded, matched))
     assert str(again) == str(rewritten.graph_module.graph)
     ours, theirs = ([value.clone() for value in inputs] for _ in range(2))
     results = rewritten.graph_module(*[ours[i] for i in graph.order])
@@ -402,7 +403,7 @@ def test_what_a_replacement_returns_alone_may_be_a_view_of_what_it_was_given():
     def replacement(*args):
         return fused(*args)
 
-    loaded = LoadedPass("P", traced, lambda *args: args, replacement, "P.py")
+    loaded = LoadedPass("P", "P.py", traced, lambda *args: args, replacement)
     changed = fx.GraphModule({}, fx.Graph())
     changed.graph.output(changed.graph.graph_copy(graph, {}))
     rewritten = apply_passes(changed, [loaded])
@@ -437,7 +438,7 @@ def test_rewriting_keeps_the_values_and_the_writes(case):
     def replacement(*args):
         return fused(*args)
 
-    loaded = LoadedPass("P", traced, lambda *args: args, replacement, "P.py")
+    loaded = LoadedPass("P", "P.py", traced, lambda *args: args, replacement)
     rewritten = apply_passes(changed, [loaded])
     inputs = [(torch.arange(16.0).reshape(4, 4) - 7) / 5, (torch.arange(16.0).reshape(4, 4) - 3) / 7]
     ours, theirs = ([value.clone() for value in inputs] for _ in range(2))

@@ -16,7 +16,7 @@ from torch import fx
 
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.candidate import PLANS
-from passagent.evaluator.matching.rewrite import PlannedPass
+from passagent.evaluator.matching.loaded_passes import PlannedPass
 from passagent.evaluator.matching.unify import same_literal
 from passagent.packages.package_operators import (
     PlannedCall,

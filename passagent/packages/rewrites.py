@@ -22,8 +22,9 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from passagent.errors import PassagentError
 from passagent.evaluator.matching.effects import Memory, is_pure, is_random, written
+from passagent.evaluator.matching.loaded_passes import PlannedPass
 from passagent.evaluator.matching.matcher import Match
-from passagent.evaluator.matching.rewrite import PlannedPass, replace_match
+from passagent.evaluator.matching.rewrite import replace_match
 from passagent.packages.prepared import Prepared, extract_module, known_values
 from passagent.passes import Rewrite
 from passagent.tasks.extract.structural_hash import closure
@@ -191,7 +192,7 @@ class RewrittenGraph:
     ) -> dict[fx.Node, fx.Node]:
         """Replace the match by the traced nodes. The copy of each of these."""
         planned = PlannedPass(rewrite.name, rewrite.file.name, pattern)
-        call = replace_match(self.graph, planned, site, replacement=lambda _: (stand_in, tuple(nodes)))
+        call = replace_match(self.graph, planned, site, stand_in, tuple(nodes))
         copies = dict(zip(traced.find_nodes(op="placeholder"), nodes, strict=True))
         with self.graph.inserting_before(call):
             for node in traced.nodes:

@@ -128,11 +128,7 @@ def rewrite(
             name, tensors, others, copies = chosen
             for number in others:
                 tensors[number] = _made_contiguous(tensors[number], contiguous)
-
-            def operator(_: Any, called: Any = (overload(name), tuple(tensors))) -> Any:
-                return called
-
-            call = replace_match(graph, deployed.planned, site, replacement=operator)
+            call = replace_match(graph, deployed.planned, site, overload(name), tuple(tensors))
             call.meta.pop("writes", None)  # it writes nothing: package_writing.py refuses what does
             results = {user.args[1]: user for user in call.users} if len(site.outputs) > 1 else {0: call}
             for number in copies.keys() & results.keys():

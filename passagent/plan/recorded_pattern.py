@@ -17,9 +17,10 @@ import torch
 from torch import fx
 
 from passagent.errors import PassagentError
+from passagent.evaluator.matching.loaded_passes import PlannedPass
 from passagent.evaluator.matching.matcher import MatchError, match_at
 from passagent.evaluator.matching.pattern import is_operator
-from passagent.evaluator.matching.rewrite import PlannedPass, replace_match
+from passagent.evaluator.matching.rewrite import checked, replace_match
 from passagent.plan.arguments import ParameterArg, leaves
 from passagent.plan.check import PlanError
 from passagent.plan.model import Call, PatternNode, Recording
@@ -98,8 +99,10 @@ def replace_calls(
             matched = match_at(planned.pattern_graph, graph, call.nodes)
         except MatchError as error:
             raise PlanError(f"call {position}, of {planned.name}, is not where it says: {error}") from error
-        bound = functools.partial(replacement, position)
-        replace_match(graph, planned, matched, check=check, replacement=bound)
+        function, args = replacement(position, matched.bindings)
+        if check:
+            function = checked(function, planned)
+        replace_match(graph, planned, matched, function, args)
     graph.lint()
 
 

@@ -23,7 +23,10 @@ _MOST = 12
 
 @dataclass(frozen=True)
 class Attempt:
-    """How far the best alignment came, and the first operator (in the pattern's order) that fails in it."""
+    """How far the best alignment came, and the first operator (in the pattern's order) that fails in it.
+
+    Where all of them agree, but one call cannot take their place, it is the operator that stands in the way.
+    """
 
     matched: int
     pattern_node: fx.Node

@@ -15,11 +15,9 @@ from typing import Any
 import torch
 from torch import fx
 
-_INPLACE_OPERATORS = {
-    operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ifloordiv, operator.imod,
-    operator.ipow, operator.imatmul, operator.iand, operator.ior, operator.ixor, operator.ilshift,
-    operator.irshift, operator.setitem,
-}  # fmt: skip
+from passagent.evaluator.matching.pattern import INPLACE
+
+_INPLACE_OPERATORS = {*INPLACE.values(), operator.setitem}
 _VIEWS = {
     "view", "view_as", "transpose", "permute", "t", "T", "mT", "H", "mH", "adjoint", "expand", "expand_as",
     "unsqueeze", "squeeze", "getitem", "__getitem__", "getattr", "detach", "chunk", "split", "tensor_split",

@@ -34,15 +34,21 @@ _FUNCTIONS = ("pattern", "replacement_args", "replacement_func")
 
 
 @dataclass(frozen=True)
-class LoadedPass:
-    """A pass ready to be applied."""
+class PlannedPass:
+    """A pass of which only what it matches is here: its calls are plans."""
 
     name: str
+    file: str
     pattern_graph: fx.Graph
+
+
+@dataclass(frozen=True)
+class LoadedPass(PlannedPass):
+    """A pass ready to be applied."""
+
     replacement_args: Callable[..., Any]
     replacement_func: Callable[..., Any]
     """The result of the pass's `replacement_func()`."""
-    file: str
 
 
 def load_passes(candidate: Candidate, root: Path) -> list[LoadedPass]:
@@ -134,9 +140,6 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         spec.has_location = location.endswith(".py")
         return spec
 
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
-        return None
-
     def exec_module(self, module: types.ModuleType) -> None:
         file, text, _ = self.sources[module.__name__]
         vars(module)["__builtins__"] = self.builtins
@@ -188,7 +191,7 @@ def _load(name: str, candidate: Candidate, root: Path) -> LoadedPass:
     except TypeError as error:
         takes = f"{file}: replacement_args must take pattern's parameters ({', '.join(map(str, parameters))})"
         raise PassLoadError(f"{takes}: {error}") from error
-    return LoadedPass(name, pattern, module.replacement_args, replacement, file)
+    return LoadedPass(name, file, pattern, module.replacement_args, replacement)
 
 
 def _replacement(module: types.ModuleType, file: str, root: Path) -> Callable[..., Any]:

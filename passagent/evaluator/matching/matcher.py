@@ -41,15 +41,6 @@ class Match:
     """Operators between the match's first and last that must run after it, in order."""
 
 
-@dataclass(frozen=True)
-class _Refused:
-    """The structure is there but it cannot be replaced."""
-
-    pattern_node: fx.Node
-    graph_node: fx.Node
-    reason: str
-
-
 def match(pattern: fx.Graph, graph: fx.Graph) -> list[Match]:
     """All matches that do not overlap, in the graph's order."""
     search, taken, matches = _Search(pattern, graph), set[fx.Node](), []
@@ -92,25 +83,14 @@ def explain(pattern: fx.Graph, graph: fx.Graph, pass_name: str) -> Mismatch:
     search = _Search(pattern, graph)
     if next(search.matches(), None) is not None:
         raise ValueError(f"{pass_name} matches")
-    total = len(search.steps)
-    if search.refused is not None:
-        refused = search.refused
-        return Mismatch(
-            pass_name=pass_name,
-            matched_nodes=total,
-            pattern_nodes=total,
-            pattern_node=describe(refused.pattern_node),
-            graph_node=describe(refused.graph_node),
-            reason=refused.reason,
-        )
-    attempt: Attempt = best_attempt(pattern, graph)
+    attempt = search.refused or best_attempt(pattern, graph)
     reason = attempt.reason
-    if search.trials > _MAX_TRIALS:
+    if search.refused is None and search.trials > _MAX_TRIALS:
         reason += " (the search was given up: the pattern has too many equal, unconnected parts)"
     return Mismatch(
         pass_name=pass_name,
         matched_nodes=attempt.matched,
-        pattern_nodes=total,
+        pattern_nodes=len(search.steps),
         pattern_node=describe(attempt.pattern_node),
         graph_node=describe(attempt.graph_node) if attempt.graph_node is not None else None,
         reason=reason,
@@ -128,11 +108,12 @@ class _Assignment:
     def __init__(self, pattern: fx.Graph, graph: fx.Graph) -> None:
         self.graph = graph
         self.pattern_operators = operators(pattern)
-        self.returned = _returned(pattern)
+        self.returned = returned(pattern)
         self.memory: Memory | None = None
         self.bound: dict[fx.Node, Any] = {}
         self.used: set[fx.Node] = set()
-        self.refused: _Refused | None = None
+        self.refused: Attempt | None = None
+        """The first structure that is there and cannot be replaced."""
 
     def bind(self, step: fx.Node, node: fx.Node) -> list[fx.Node] | None:
         """Bind `step` to `node` and what follows of it; what was newly bound, None if it cannot be."""
@@ -164,14 +145,13 @@ class _Assignment:
         if any(node in self.used for value in arguments for node in nodes_in(value)):
             return None  # a parameter would be a value that the match itself computes
         followers = self._check(nodes)
-        if isinstance(followers, _Refused):
-            if self.refused is None:
-                self.refused = followers
+        if isinstance(followers, Attempt):
+            self.refused = self.refused or followers
             return None
         bindings = {str(p.target): value for p, value in self.bound.items() if p.op == "placeholder"}
         return Match(nodes, bindings, [self.bound[node] for node in self.returned], followers)
 
-    def _check(self, nodes: dict[fx.Node, fx.Node]) -> list[fx.Node] | _Refused:
+    def _check(self, nodes: dict[fx.Node, fx.Node]) -> list[fx.Node] | Attempt:
         """The match's followers; refused for a leak, for another order, or if it is not convex."""
         inside = {image: step for step, image in nodes.items()}
         returned = set(self.returned)
@@ -181,24 +161,23 @@ class _Assignment:
                 advice = f"return {step.name} from pattern too, or match that operator as well"
                 where = f"{image.name} is also used outside of the match, by `{describe(outside[0])}`"
                 reason = f"leak: {where}; {advice}"
-                return _Refused(step, image, reason)
+                return Attempt(len(nodes), step, image, reason)
         self.memory = self.memory or Memory(self.graph)
         for step, image in nodes.items():
             if image in self.memory.transformed:
-                return _Refused(step, image, f"{image.name} runs under vmap or grad of torch.func")
+                return Attempt(len(nodes), step, image, f"{image.name} runs under vmap or grad of torch.func")
         return self._order(nodes, inside, self.memory)
 
     def _order(
         self, nodes: dict[fx.Node, fx.Node], inside: dict[fx.Node, fx.Node], memory: Memory
-    ) -> list[fx.Node] | _Refused:
+    ) -> list[fx.Node] | Attempt:
         order = {step: i for i, step in enumerate(self.pattern_operators)}
         for image, step in inside.items():
             for earlier in memory.through_memory[image]:
                 if earlier in inside and order[inside[earlier]] > order[step]:
                     what = f"{earlier.name} and {image.name} touch the same memory and run in the other order"
-                    return _Refused(
-                        step, image, f"order: in the graph {what}; write them in the graph's order"
-                    )
+                    reason = f"order: in the graph {what}; write them in the graph's order"
+                    return Attempt(len(nodes), step, image, reason)
         positions = sorted(memory.position[image] for image in inside)
         followers: dict[fx.Node, None] = {}
         for node in memory.order[positions[0] : positions[-1] + 1]:
@@ -214,7 +193,7 @@ class _Assignment:
                     f"not convex: `{describe(between)}` lies outside of the match, but must run after one of "
                     f"its operators and before {node.name} (through {through}); match it too"
                 )
-                return _Refused(inside[node], node, reason)
+                return Attempt(len(nodes), inside[node], node, reason)
         return list(followers)
 
 
@@ -313,6 +292,7 @@ def _depths(nodes: list[fx.Node]) -> dict[fx.Node, int]:
     return depth
 
 
-def _returned(pattern: fx.Graph) -> list[fx.Node]:
+def returned(pattern: fx.Graph) -> list[fx.Node]:
+    """What a pattern returns, as a list."""
     value = pattern.output_node().args[0]
     return list(value) if isinstance(value, (tuple, list)) else [value]  # type: ignore[list-item,arg-type]

@@ -29,12 +29,7 @@ _BINARY = {
     ast.MatMult: operator.matmul, ast.BitAnd: operator.and_, ast.BitOr: operator.or_,
     ast.BitXor: operator.xor, ast.LShift: operator.lshift, ast.RShift: operator.rshift,
 }  # fmt: skip
-_INPLACE = {
-    ast.Add: operator.iadd, ast.Sub: operator.isub, ast.Mult: operator.imul, ast.Div: operator.itruediv,
-    ast.FloorDiv: operator.ifloordiv, ast.Mod: operator.imod, ast.Pow: operator.ipow,
-    ast.MatMult: operator.imatmul, ast.BitAnd: operator.iand, ast.BitOr: operator.ior,
-    ast.BitXor: operator.ixor, ast.LShift: operator.ilshift, ast.RShift: operator.irshift,
-}  # fmt: skip
+INPLACE = {kind: getattr(operator, f"i{function.__name__.rstrip('_')}") for kind, function in _BINARY.items()}
 _UNARY = {ast.USub: operator.neg, ast.UAdd: operator.pos, ast.Invert: operator.invert, ast.Not: operator.not_}
 _COMPARE = {
     ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Eq: operator.eq,
@@ -154,7 +149,7 @@ class _Interpreter:
             part.meta["unpacked"] = True
 
     def augmented(self, statement: ast.AugAssign) -> None:
-        function = _INPLACE[type(statement.op)]
+        function = INPLACE[type(statement.op)]
         value = self.expression(statement.value)
         match statement.target:
             case ast.Name():

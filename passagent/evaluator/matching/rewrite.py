@@ -11,13 +11,12 @@ import torch
 from torch import fx
 
 from passagent.evaluator.matching.effects import Memory, is_pure, nodes_in
-from passagent.evaluator.matching.loaded_passes import LoadedPass
-from passagent.evaluator.matching.matcher import Match, explain, first_match
+from passagent.evaluator.matching.loaded_passes import LoadedPass, PlannedPass
+from passagent.evaluator.matching.matcher import Match, explain, first_match, returned
 from passagent.evaluator.matching.pattern import PassLoadError
 from passagent.evaluator.result import Mismatch
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
-Replacement = Callable[[dict[str, Any]], tuple[Callable[..., Any], tuple[Any, ...]]]
 
 
 @dataclass
@@ -31,15 +30,6 @@ class Rewritten:
     """For each replacement the names of the nodes that it replaced, in the order of its pattern."""
     mismatches: list[Mismatch] = field(default_factory=list)
     """The best attempt of each pass that matched nowhere."""
-
-
-@dataclass(frozen=True)
-class PlannedPass:
-    """A pass of which only what it matches is here: its calls are plans."""
-
-    name: str
-    file: str
-    pattern_graph: fx.Graph
 
 
 @dataclass(frozen=True)
@@ -67,7 +57,12 @@ def apply_passes(
         count = 0
         while (matched := first_match(loaded.pattern_graph, graph)) is not None:
             result.places.append(tuple(node.name for node in matched.nodes.values()))
-            replace_match(graph, loaded, matched, wrap, check)
+            args, function = arguments_of(loaded, matched), loaded.replacement_func
+            if wrap is not None:
+                function = wrap(function)
+            if check:
+                function = checked(function, loaded)
+            replace_match(graph, loaded, matched, function, args)
             count += 1
         result.applied += [loaded.name] * count
         if not count:
@@ -79,48 +74,36 @@ def apply_passes(
 
 def replace_match(
     graph: fx.Graph,
-    loaded: LoadedPass | PlannedPass,
+    planned: PlannedPass,
     matched: Match,
-    wrap: Wrap | None = None,
-    check: bool = False,
-    replacement: Replacement | None = None,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
 ) -> fx.Node:
-    """Put one call in place of a match; see `apply_passes`. Its node is named `call`, or by the operator.
-
-    `replacement` gives, in place of the pass's own, the function that is called and its arguments, by the
-    values that the match binds to the pattern's parameters.
-    """
-    returned = loaded.pattern_graph.output_node().args[0]
-    many = isinstance(returned, (tuple, list))
-    pattern_outputs: list[Any] = list(returned) if isinstance(returned, (tuple, list)) else [returned]
+    """Put one call of `function` in place of a match. Its node is named `call`, or by the operator."""
     memory = Memory(graph)
     inside = set(matched.nodes.values())
     last = max(inside, key=memory.position.__getitem__)
-    if replacement is not None:
-        function, args = replacement(matched.bindings)
-    else:
-        assert isinstance(loaded, LoadedPass)
-        function, args = loaded.replacement_func, arguments_of(loaded, matched)
     written = memory.writes(inside)
-    if wrap is not None:
-        function = wrap(function)
-    if check:
-        function = _checked(function, loaded.name, len(matched.outputs), many)
     is_operator = isinstance(function, torch._ops.OpOverload)  # which gives one tensor as it is
     with graph.inserting_after(last):
         call = graph.create_node("call_function", function, args, name=None if is_operator else "call")
-    call.meta["replacement"] = loaded.name
-    _note_writes(call, memory, written)
-    new = [call]
-    values = _results(
-        graph, call, len(matched.outputs), many and not (is_operator and len(matched.outputs) == 1), new
-    )
-    tail = new[-1]
+    call.meta["replacement"] = planned.name
+    # for the order of what comes around the call
+    call.meta["writes"] = [
+        i for i, value in enumerate(args) if isinstance(value, fx.Node) and memory.roots[value] & written
+    ]
+    count, values = len(matched.outputs), [call]
+    if _returns_many(planned) and not (is_operator and count == 1):
+        part = _getitem if count == 1 else operator.getitem
+        places: list[tuple[Any, ...]] = [(call,)] if count == 1 else [(call, i) for i in range(count)]
+        with graph.inserting_before(call.next):
+            values = [graph.create_node("call_function", part, at, name="call_output") for at in places]
+    tail = values[-1]
     for follower in matched.followers:
         tail.append(follower)
         tail = follower
     after = {node: i for i, node in enumerate(graph.nodes)}
-    for output, value, source in zip(pattern_outputs, matched.outputs, values, strict=True):
+    for output, value, source in zip(returned(planned.pattern_graph), matched.outputs, values, strict=True):
         if output.op != "placeholder":
             source.meta.update({k: v for k, v in value.meta.items() if k == "example_value"})
             value.replace_all_uses_with(source, delete_user_cb=lambda user: user not in inside)
@@ -131,25 +114,16 @@ def replace_match(
     inputs = [node for value in matched.bindings.values() for node in nodes_in(value)]
     for node in reversed([node for node in graph.nodes if node in inside]):
         graph.erase_node(node)
-    for node in reversed(new[1:]):
-        if not node.users:
-            graph.erase_node(node)
+    for value in reversed(values):
+        if value is not call and not value.users:
+            graph.erase_node(value)
     _sweep(graph, inputs)
     return call
 
 
-def _results(graph: fx.Graph, call: fx.Node, count: int, many: bool, new: list[fx.Node]) -> list[fx.Node]:
-    """A node for each output of the pattern."""
-    if not many:
-        return [call]
-    values = []
-    for i in range(count):
-        with graph.inserting_after(new[-1]):
-            function, args = (_getitem, (call,)) if count == 1 else (operator.getitem, (call, i))
-            part = graph.create_node("call_function", function, args, name="call_output")
-        values.append(part)
-        new.append(part)
-    return values
+def _returns_many(planned: PlannedPass) -> bool:
+    """Tell whether the pattern returns a tuple or list, if only of one value."""
+    return isinstance(planned.pattern_graph.output_node().args[0], (tuple, list))
 
 
 def _getitem(value: Any) -> Any:
@@ -157,26 +131,21 @@ def _getitem(value: Any) -> Any:
     return value if isinstance(value, torch.Tensor) else value[0]
 
 
-def _checked(function: Callable[..., Any], name: str, count: int, many: bool) -> Callable[..., Any]:
+def checked(function: Callable[..., Any], planned: PlannedPass) -> Callable[..., Any]:
     """The function, but an error that tells if it does not return as many values as the pattern."""
+    count, many = len(returned(planned.pattern_graph)), _returns_many(planned)
 
-    def checked(*args: Any) -> Any:
+    def called(*args: Any) -> Any:
         result = function(*args)
-        if count > 1 and not (isinstance(result, (tuple, list)) and len(result) == count):
-            got = (
-                f"{len(result)} values" if isinstance(result, (tuple, list)) else f"a {type(result).__name__}"
-            )
-            raise RuntimeError(
-                f"{name}: pattern returns {count} values, its replacement function returned {got}"
-            )
-        if not many and isinstance(result, (tuple, list)):
-            raise RuntimeError(
-                f"{name}: pattern returns one value, its replacement function a {type(result).__name__}"
-            )
+        got = len(result) if isinstance(result, (tuple, list)) else None
+        if (count > 1 and got != count) or (not many and got is not None):
+            what = f"returns {count} values" if many else "returns one value"
+            values = f"a {type(result).__name__}" if got is None or not many else f"{got} values"
+            raise RuntimeError(f"{planned.name}: pattern {what}, its replacement function returned {values}")
         return result
 
-    checked.__name__ = function.__name__
-    return checked
+    called.__name__ = function.__name__
+    return called
 
 
 def arguments_of(loaded: LoadedPass, matched: Match) -> tuple[Any, ...]:
@@ -222,13 +191,6 @@ def arguments_of(loaded: LoadedPass, matched: Match) -> tuple[Any, ...]:
         kind = type(result).__name__
         raise PassLoadError(f"{loaded.file}: replacement_args must return a tuple of arguments, not a {kind}")
     return tuple(show(item) for item in result)
-
-
-def _note_writes(call: fx.Node, memory: Memory, written: frozenset[Any]) -> None:
-    """Remember which arguments the replaced operators wrote, for the order of what comes around the call."""
-    call.meta["writes"] = [
-        i for i, value in enumerate(call.args) if isinstance(value, fx.Node) and memory.roots[value] & written
-    ]
 
 
 def _sweep(graph: fx.Graph, nodes: list[fx.Node]) -> None:

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import fx
 
+from passagent.evaluator.matching.loaded_passes import PlannedPass
 from passagent.evaluator.matching.matcher import first_match
 from passagent.evaluator.matching.pattern import trace_pattern
-from passagent.evaluator.matching.rewrite import PlannedPass, replace_match
+from passagent.evaluator.matching.rewrite import replace_match
 from passagent.evaluator.result import MANIFEST
 from passagent.expert.choices import Plan
 from passagent.expert.graph import arguments, example, op_name, words
@@ -82,7 +83,7 @@ def matching(families: Sequence[Family], graphs: Sequence[fx.Graph]) -> list[boo
     for graph in map(copy.deepcopy, graphs):
         for number, loaded in enumerate(passes):
             while (match := first_match(loaded.pattern_graph, graph)) is not None:
-                replace_match(graph, loaded, match, replacement=lambda b: (_replaced, tuple(b.values())))
+                replace_match(graph, loaded, match, _replaced, tuple(match.bindings.values()))
                 matches[number] = True
     return matches
 
