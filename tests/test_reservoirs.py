@@ -19,7 +19,7 @@ def sets():
     arena = Arena.create(sum(Arena.room([x, x, mask]) for x, mask in drawn))
     described = [
         [
-            Given(tensor=arena.write_flat([x, x[:2]], is_shared=True), shape=[5]),
+            Given(tensor=arena.write_flat([x, x[:2]]), shape=[5]),
             Given(tensor=arena.write_flat([mask]), shape=[3], host=True),
             Given(value=7),
         ]
@@ -52,7 +52,7 @@ from passagent.sandbox.channel import Arena
 values = torch.arange(9 << 20)
 arena = Arena.create(Arena.room([values, values]))
 resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 20, 64 << 20))
-placed = [arena.write(values), arena.write_flat([values[:3], values[3:]])]
+placed = [arena.write(values), arena.write(values)]
 assert all(torch.equal(arena.read(each), values) for each in placed), placed
 arena.seal()
 """

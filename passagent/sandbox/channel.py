@@ -10,14 +10,12 @@ import json
 import math
 import mmap
 import os
-import select
 import socket
 import struct
 import time
 import warnings
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -31,6 +29,8 @@ _ALIGN = 64
 _WRITTEN = 64 << 20
 """Where in an arena what is written ends, at most: well below the limit on files (sandbox.py), bytes."""
 _HEADER = struct.Struct("!I")
+_LEAST_S = 1e-3
+"""A message that the socket has room for is sent, however little time is left, s."""
 
 
 class ChannelClosed(Exception):
@@ -52,13 +52,15 @@ class Channel:
     ) -> None:
         """Send one object (and descriptors). Raises ChannelClosed, ChannelTimeout if nobody takes it."""
         data = json.dumps(message).encode()
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         try:
+            self.socket.settimeout(None if timeout_s is None else max(timeout_s, _LEAST_S))
             if fds:
                 socket.send_fds(self.socket, [_HEADER.pack(len(data))], list(fds))
-                self._write(data, deadline)
+                self.socket.sendall(data)
             else:
-                self._write(_HEADER.pack(len(data)) + data, deadline)
+                self.socket.sendall(_HEADER.pack(len(data)) + data)
+        except TimeoutError as error:
+            raise ChannelTimeout from error
         except OSError as error:
             raise ChannelClosed(str(error)) from error
 
@@ -78,31 +80,21 @@ class Channel:
             raise ValueError("a message that is no object")
         return message, fds
 
-    def _write(self, data: bytes, deadline: float | None) -> None:
-        if deadline is None:
-            self.socket.sendall(data)
-            return
-        remaining = memoryview(data)
-        while remaining:
-            wait_s = max(0.0, deadline - time.monotonic())
-            if not select.select([], [self.socket], [], wait_s)[1]:
-                raise ChannelTimeout
-            with suppress(BlockingIOError):
-                remaining = remaining[self.socket.send(remaining, socket.MSG_DONTWAIT) :]
-
     def _read(self, size: int, deadline: float | None, max_fds: int) -> tuple[bytes, list[int]]:
         data, fds = bytearray(), []
         while len(data) < size:
-            if deadline is not None:
-                seconds = deadline - time.monotonic()
-                if seconds <= 0 or not select.select([self.socket], [], [], seconds)[0]:
-                    raise ChannelTimeout
+            seconds = None if deadline is None else deadline - time.monotonic()
+            if seconds is not None and seconds <= 0:
+                raise ChannelTimeout
             try:
+                self.socket.settimeout(seconds)
                 if max_fds:
                     part, received, _, _ = socket.recv_fds(self.socket, size - len(data), max_fds)
                     fds.extend(received)
                 else:
                     part = self.socket.recv(size - len(data))
+            except TimeoutError as error:
+                raise ChannelTimeout from error
             except OSError as error:
                 raise ChannelClosed(str(error)) from error
             if not part:
@@ -183,7 +175,9 @@ class Arena:
 
     def write(self, tensor: torch.Tensor) -> Placed:
         """Copy a tensor in. Raises ValueError if there is no room."""
-        return replace(self.write_flat([tensor]), shape=list(tensor.shape))
+        placed = Placed.of(tensor, -(-self._used // _ALIGN) * _ALIGN)
+        self._used = self._put(tensor.detach().contiguous().cpu(), placed.offset)
+        return placed
 
     def write_all(self, tensors: Sequence[torch.Tensor]) -> list[int]:
         """Copy tensors in, from the beginning on, with little ado; their offsets. Raises as `write` does."""
@@ -201,8 +195,7 @@ class Arena:
         """
         remaining = memoryview(bytes_of(tensor))
         end = at + len(remaining)
-        if end > self.size:
-            raise ValueError(f"outputs are larger than eager's: {end} of {self.size} bytes")
+        self._check_room(end)
         while remaining and end <= _WRITTEN:
             written = os.pwrite(self.fd, remaining, at)
             remaining, at = remaining[written:], at + written
@@ -213,8 +206,8 @@ class Arena:
                 window[at - start : end - start] = remaining
         return end
 
-    def write_flat(self, tensors: list[torch.Tensor], is_shared: bool = False) -> Placed:
-        """Copy tensors of one dtype in, one behind the other, as a flat one; `is_shared`: by several cores.
+    def write_flat(self, tensors: list[torch.Tensor]) -> Placed:
+        """Copy tensors of one dtype in, one behind the other, as a flat one, by several cores.
 
         Raises as `write` does.
         """
@@ -222,19 +215,18 @@ class Arena:
         elements = sum(part.numel() for part in parts)
         count = elements * parts[0].element_size()
         offset = -(-self._used // _ALIGN) * _ALIGN
-        if offset + count > self.size:
-            raise ValueError(f"outputs are larger than eager's: {offset + count} of {self.size} bytes")
-        if count and not is_shared:
-            at = offset
-            for part in parts:
-                at = self._put(part, at)
-        elif count:
+        self._check_room(offset + count)
+        if count:
             whole = torch.frombuffer(self._map, dtype=torch.uint8, count=count, offset=offset)
             places = whole.split([part.numel() * part.element_size() for part in parts])
             for place, part in zip(places, parts, strict=True):
                 copy(place, part.view(torch.uint8))
         self._used = offset + count
         return Placed(str(parts[0].dtype).removeprefix("torch."), [elements], offset)
+
+    def _check_room(self, end: int) -> None:
+        if end > self.size:
+            raise ValueError(f"outputs are larger than eager's: {end} of {self.size} bytes")
 
     def read(self, description: Described) -> torch.Tensor:
         """A copy of the tensor described. Raises ValueError if the description does not fit the arena."""
@@ -248,26 +240,27 @@ class Arena:
 
         Raises as `read` does.
         """
+        dtype, count = self._extent(description)
+        if count == 0:
+            return torch.empty(description.shape, dtype=dtype)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # read-only memory
+            view = torch.frombuffer(self._map, dtype=dtype, count=count, offset=description.offset)
+        return view.reshape(description.shape)
+
+    def unmapped(self, description: Described) -> Reservoir:
+        """The flat tensor described, which stays unmapped. Raises as `read` does."""
+        return Reservoir(self.fd, description.offset, *self._extent(description))
+
+    def _extent(self, description: Described) -> tuple[torch.dtype, int]:
+        """The dtype of the tensor described, and its elements; see `read`."""
         dtype, shape, offset = getattr(torch, description.dtype, None), description.shape, description.offset
         if not isinstance(dtype, torch.dtype) or any(n < 0 for n in shape):
             raise ValueError("a tensor description that makes no sense")
         count = math.prod(shape)
-        if count == 0:
-            return torch.empty(shape, dtype=dtype)
-        if offset < 0 or offset + count * dtype.itemsize > self.size:
+        if count and (offset < 0 or offset + count * dtype.itemsize > self.size):
             raise ValueError("a tensor outside its arena")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # read-only memory
-            view = torch.frombuffer(self._map, dtype=dtype, count=count, offset=offset)
-        return view.reshape(shape)
-
-    def unmapped(self, description: Described) -> Reservoir:
-        """The flat tensor described, which stays unmapped. Raises as `read` does."""
-        dtype, offset = getattr(torch, description.dtype, None), description.offset
-        count = math.prod(description.shape)
-        if not isinstance(dtype, torch.dtype) or offset < 0 or offset + count * dtype.itemsize > self.size:
-            raise ValueError("a tensor outside its arena")
-        return Reservoir(self.fd, offset, dtype, count)
+        return dtype, count
 
     def close(self) -> None:
         """Close. Tensors that were read are copies; memory stays mapped as long as a view of it is held."""

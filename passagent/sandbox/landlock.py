@@ -71,9 +71,5 @@ def _allow(ruleset: int, path: Path, rights: int) -> int | None:
 
 
 def _call(number: int, *arguments: int | bytes | None) -> int:
-    libc = privileges.libc()
     values = [ctypes.c_long(value) if isinstance(value, int) else value for value in arguments]
-    result = int(libc.syscall(ctypes.c_long(number), *values))
-    if result < 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return result
+    return privileges.check(privileges.libc().syscall(ctypes.c_long(number), *values))

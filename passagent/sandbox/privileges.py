@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import struct
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -61,10 +62,22 @@ def libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
-def check(result: int) -> None:
-    """Raise OSError for what a C function returned, unless it is 0."""
-    if result:
+def check(result: int) -> int:
+    """What a C function returned. Raises OSError if it failed."""
+    if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return result
+
+
+def enter(report: dict[str, str], name: str, put: Callable[[], object]) -> bool:
+    """Put a layer around this process, and report it "on" or "off: REASON". Tell whether it is on."""
+    try:
+        put()
+    except OSError as error:
+        report[name] = f"off: {error.strerror or error}"
+    else:
+        report[name] = "on"
+    return report[name] == "on"
 
 
 def kill_group(pid: int) -> None:

@@ -23,7 +23,6 @@ import pwd
 import resource
 import signal
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,16 +85,7 @@ def enter(scratch: Path, limits: Limits, needed: set[int], *, cuda: bool) -> dic
     `needed` descriptors stay open. Returns which layers are "on" and which "off: REASON".
     """
     report: dict[str, str] = {}
-
-    def layer(name: str, put: Callable[[], object]) -> bool:
-        try:
-            put()
-        except OSError as error:
-            report[name] = f"off: {error.strerror or error}"
-        else:
-            report[name] = "on"
-        return report[name] == "on"
-
+    layer = functools.partial(privileges.enter, report)
     layer("descriptors_closed", lambda: close_others(needed))
     own_users = layer("user_namespace", privileges.own_users)
     layer("network_namespace", lambda: privileges.unshare(privileges.NEWNET))

@@ -13,6 +13,8 @@ import errno
 import os
 import struct
 
+from passagent.sandbox import privileges
+
 _SET_MODE_FILTER = 1
 _SPEC_ALLOW = 1 << 2
 _KILL, _ERRNO, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
@@ -145,9 +147,8 @@ def _filter(allowed: frozenset[str]) -> None:
         raise OSError(errno.ENOSYS, f"no list of system calls for {machine}")
     code = filter_code(machine, os.getpid(), allowed)
     program = _Program(len(code) // 8, code)
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.syscall(_MACHINES[machine][2], _SET_MODE_FILTER, _SPEC_ALLOW, ctypes.byref(program)) < 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    number = _MACHINES[machine][2]
+    privileges.check(privileges.libc().syscall(number, _SET_MODE_FILTER, _SPEC_ALLOW, ctypes.byref(program)))
 
 
 def filter_code(machine: str, pid: int, allowed: frozenset[str]) -> bytes:

@@ -79,7 +79,7 @@ def draw_sets(
             assert placed is not None
             values, rng = arena.view(placed), generator_of(seed, kind, meta.name)
             new = exchanged(meta, values[: meta.numel].reshape(meta.shape), kind, numbers, rng).reshape(-1)
-            tensor = arena.write_flat([new, values[meta.numel :]], is_shared=True)
+            tensor = arena.write_flat([new, values[meta.numel :]])
             inputs[i] = inputs[i].model_copy(update={"tensor": tensor})
         return inputs
 

@@ -197,7 +197,7 @@ def describe(values: list[Any], subgraph: Subgraph, arena: Arena) -> list[Given]
     for meta, value in zip(subgraph.inputs, values, strict=True):
         if isinstance(value, list):
             host = subgraph.home == "cuda" and meta.device.startswith("cpu")
-            tensor = arena.write_flat(value, is_shared=True)
+            tensor = arena.write_flat(value)
             described.append(Given(tensor=tensor, shape=list(meta.shape), host=host))
         else:
             described.append(Given(value=value))
