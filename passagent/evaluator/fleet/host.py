@@ -24,7 +24,7 @@ from passagent.errors import MachineFault, PassagentError
 from passagent.evaluator.fleet.contents import Contents, decode
 from passagent.evaluator.fleet.offers import Offer
 from passagent.evaluator.hardware import health
-from passagent.evaluator.service.device_owner import DeviceOwner, Lost, error_kind
+from passagent.evaluator.service.device_owner import DeviceOwner, Lost, failed
 from passagent.evaluator.service.referee_process import RefereeProcess
 from passagent.sandbox.environment import core_shares
 
@@ -127,7 +127,7 @@ class Host:
         if not job.task.done():
             return {"ticket": ticket, "state": "running", "note": job.note}
         job.is_fetched = True
-        outcome = {"error": "lost", "message": "was stopped"} if job.task.cancelled() else job.task.result()
+        outcome = failed(Lost("was stopped")) if job.task.cancelled() else job.task.result()
         return {"ticket": ticket, "state": "done", "outcome": outcome}
 
     async def _next(self, session: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -155,12 +155,10 @@ class Host:
                 if isinstance(error, Lost | MachineFault | asyncio.CancelledError):
                     await owner.stop()
                 raise
-        except Lost as lost:
-            return {"error": "lost", "message": str(lost), "starting": lost.starting}
-        except PassagentError as error:
-            return {"error": error_kind(error), "message": str(error)}
+        except (Lost, PassagentError) as error:
+            return failed(error)
         except OSError as error:
-            return {"error": "lost", "message": f"{error.strerror or error}: {self._room.name}"}
+            return failed(Lost(f"{error.strerror or error}: {self._room.name}"))
 
     def _note(self, session: str, device: str, text: str) -> None:
         """Something for people who wait for this session's job on a device."""

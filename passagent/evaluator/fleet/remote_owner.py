@@ -19,7 +19,7 @@ from passagent.errors import MachineFault, PassagentError
 from passagent.evaluator.fleet import contents
 from passagent.evaluator.fleet.offers import Offer, Survey, kind_wanted, mixed, read_offers, unlike
 from passagent.evaluator.hardware.health import CHECK_TIMEOUT_S
-from passagent.evaluator.service.device_owner import KINDS, DeviceOwner, Lost
+from passagent.evaluator.service.device_owner import DeviceOwner, Lost, result_of
 
 log = logging.getLogger("passagent.evaluator.fleet")
 
@@ -78,9 +78,10 @@ class RemoteOwner:
         }
         incarnation = await self._greet(PATIENCE_S)
         outcome = await self._outcome(incarnation, job, blobs)
-        if "error" in outcome:
-            self._raise(outcome)
-        result = outcome["result"]
+        try:
+            result = result_of(outcome)
+        except MachineFault as fault:
+            raise Lost(str(fault), machine=True) from fault
         if isinstance(result, dict) and "environment" in result:
             result["environment"]["worker"] = self.device.name
         return result
@@ -169,12 +170,6 @@ class RemoteOwner:
             raise Lost(str(answer["error"]), machine=True)
         return answer
 
-    def _raise(self, outcome: dict[str, Any]) -> None:
-        kind, message = KINDS.get(outcome["error"]), str(outcome["message"])
-        if kind is None or kind is MachineFault:
-            raise Lost(message, bool(outcome.get("starting")), machine=kind is not None)
-        raise kind(message)
-
     async def check(self, quick: bool = False) -> str | None:
         """Check the device, as DeviceOwner.check says."""
         try:
@@ -187,13 +182,11 @@ class RemoteOwner:
 
     async def stop(self) -> None:
         """Stop the device's workers. A machine out of reach ends them when this session is silent."""
-        incarnation = self.link.incarnation
-        if incarnation is None:
+        if (incarnation := self.link.incarnation) is None:
             return
-        body = {"device": self._offer.name, "session": self._fleet.session, "incarnation": incarnation}
         try:
-            await self.link.call("stop", body, 10.0)
-        except (Silent, Unreachable, PassagentError) as error:
+            await self._answer(incarnation, "stop", {"device": self._offer.name}, 10.0, patience_s=0.0)
+        except (Lost, PassagentError) as error:
             log.info("%s: not stopped: %s", self.device.name, error)
 
 

@@ -48,14 +48,16 @@ def device_state(device: str) -> dict[str, Any]:
 
 def is_throttled(state: dict[str, Any]) -> bool:
     """Tell whether a device_state (or a dict of several) shows a device that slows itself down."""
-    states = [state, *(value for value in state.values() if isinstance(value, dict))]
-    return any(SICK_REASONS & set(device_state.get("throttle", [])) for device_state in states)
+    return any(SICK_REASONS & set(one.get("throttle", [])) for one in _states(state))
 
 
 def others_on(state: dict[str, Any]) -> int:
     """Processes of other programs that used the GPU when a device_state, or one of several, was taken."""
-    states = [state, *(value for value in state.values() if isinstance(value, dict))]
-    return max(int(device_state.get("other_processes", 0)) for device_state in states)
+    return max(int(one.get("other_processes", 0)) for one in _states(state))
+
+
+def _states(state: dict[str, Any]) -> list[dict[str, Any]]:
+    return [state, *(value for value in state.values() if isinstance(value, dict))]
 
 
 def crowded(others: int) -> str:
@@ -92,9 +94,14 @@ async def check(device: Device, quick: bool = False) -> str | None:
 
 def examine(name: str, uuid: str, quick: bool) -> str | None:
     """The health check itself, in a process of its own: what is wrong, or None."""
-    problem = _places() or _host_memory() or (gpu_problem(uuid) if name.startswith("cuda") else None)
+    try:
+        check_places()
+    except InfrastructureError as error:
+        return str(error)
+    problem = _host_memory()
     if problem is None and name.startswith("cuda"):
-        problem = _too_little(gpu_state(uuid).get("free_gib", MIN_FREE_GIB), "GPU memory")
+        free_gib = gpu_state(uuid).get("free_gib", MIN_FREE_GIB)
+        problem = gpu_problem(uuid) or _too_little(free_gib, "GPU memory")
     return problem or (None if quick else _kernel(name))
 
 
@@ -129,15 +136,6 @@ def _read(path: Path) -> str:
         return path.read_text(errors="replace")
     except OSError:
         return ""
-
-
-def _places() -> str | None:
-    """A problem if nothing can be written where kernels are kept, or workers' scratch directories."""
-    try:
-        check_places()
-    except InfrastructureError as error:
-        return str(error)
-    return None
 
 
 def _host_memory() -> str | None:

@@ -14,6 +14,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from passagent.errors import InfrastructureError
 from passagent.sandbox import cache
 from passagent.sandbox.environment import ask_module, device_name
@@ -69,14 +71,9 @@ class Machine:
         return self.bandwidths[-1][1]
 
 
-def read_machine(data: dict[str, Any]) -> Machine:
-    """Read a Machine from its `asdict`. Raises KeyError, TypeError or ValueError for anything else."""
-    return Machine(
-        float(data["issue_s"]),
-        tuple((int(size), float(rate)) for size, rate in data["bandwidths"]),
-        tuple((str(dtype), float(rate)) for dtype, rate in data["flops"]),
-        tuple(int(count) for count in data["copy_threads"]),
-    )
+def read_machine(data: Any) -> Machine:
+    """Read a Machine from its `asdict`. Raises ValueError for anything else."""
+    return TypeAdapter(Machine).validate_python(data)
 
 
 @functools.cache
@@ -103,7 +100,7 @@ def measured_now(device: str) -> Machine:
     """The figures of `device`, measured anew by a process of their own. Raises InfrastructureError."""
     try:
         return read_machine(ask_module("passagent.evaluator.hardware.machine", device, timeout_s=120))
-    except (InfrastructureError, ValueError, KeyError, TypeError) as error:
+    except (InfrastructureError, ValueError) as error:
         raise InfrastructureError(f"the rates of {device} could not be measured: {error}") from error
 
 

@@ -21,19 +21,15 @@ SICK_REASONS = {"hw_slowdown", "hw_thermal_slowdown", "hw_power_brake", "thermal
 
 def gpu_problem(uuid: str) -> str | None:
     """Name the GPU's fault according to NVML; None where there is no NVML to ask."""
-    if not _start_nvml():
+    if (nvml := _nvml()) is None:
         return None
-    import pynvml as nvml
-
     try:
-        handle = _handle(uuid)
+        handle = _handle(nvml, uuid)
     except (nvml.NVMLError_NotFound, nvml.NVMLError_GpuIsLost) as error:
         return f"NVML does not see the GPU any more: {error}"
     except nvml.NVMLError:
         return None
-    if handle is None:
-        return None
-    throttle = SICK_REASONS & set(_state(handle).get("throttle", []))
+    throttle = SICK_REASONS & set(_state(nvml, handle).get("throttle", []))
     if throttle:
         return f"the GPU is throttled: {', '.join(sorted(throttle))}"
     if _ask(nvml.nvmlDeviceGetRetiredPagesPendingStatus, handle):
@@ -47,13 +43,12 @@ def gpu_problem(uuid: str) -> str | None:
 def gpu_state(uuid: str) -> dict[str, Any]:
     """sm_mhz, mem_mhz, temperature_c, power_w, throttle (names), pids (of its processes), free_gib; each
     only where the GPU and its driver tell."""
-    handle = _ask(_handle, uuid)
-    return {} if handle is None else _state(handle)
+    nvml = _nvml()
+    handle = nvml and _ask(_handle, nvml, uuid)
+    return {} if handle is None else _state(nvml, handle)
 
 
-def _state(handle: Any) -> dict[str, Any]:
-    import pynvml as nvml
-
+def _state(nvml: Any, handle: Any) -> dict[str, Any]:
     power = _ask(nvml.nvmlDeviceGetPowerUsage, handle)
     reasons = _ask(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
     processes = _ask(nvml.nvmlDeviceGetComputeRunningProcesses, handle)
@@ -72,52 +67,44 @@ def _state(handle: Any) -> dict[str, Any]:
 
 def driver_version() -> str | None:
     """The driver's version, where there is NVML to tell."""
-    if not _start_nvml():
-        return None
-    import pynvml as nvml
-
-    version = _ask(nvml.nvmlSystemGetDriverVersion)
+    nvml = _nvml()
+    version = nvml and _ask(nvml.nvmlSystemGetDriverVersion)
     return None if version is None else str(version)
 
 
 def throttle_names(mask: int) -> list[str]:
     """The names of the reasons in NVML's bit mask that change a measurement."""
-    import pynvml as nvml
+    import pynvml
 
-    return [name for end, name in _REASONS.items() if mask & getattr(nvml, f"nvmlClocksThrottleReason{end}")]
+    return [
+        name for end, name in _REASONS.items() if mask & getattr(pynvml, f"nvmlClocksThrottleReason{end}")
+    ]
 
 
 def _ask(function: Callable[..., Any], *arguments: Any) -> Any:
     """Make an NVML call; None where this GPU or driver cannot tell."""
-    import pynvml as nvml
+    import pynvml
 
     try:
         return function(*arguments)
-    except nvml.NVMLError:
+    except pynvml.NVMLError:
         return None
 
 
 @functools.cache
-def _start_nvml() -> bool:
-    """Tell whether there is an NVML to ask."""
-    import pynvml as nvml
+def _nvml() -> Any:
+    """NVML's functions, imported when they are first needed; None where there is no NVML to ask."""
+    import pynvml
 
     try:
-        nvml.nvmlInit()
-    except nvml.NVMLError:
-        return False
-    return True
-
-
-def _handle(uuid: str) -> Any:
-    """NVML's handle of a GPU (or MIG instance) by the UUID that CUDA tells; None without NVML.
-
-    Raises NVMLError.
-    """
-    if not _start_nvml():
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
         return None
-    import pynvml as nvml
+    return pynvml
 
+
+def _handle(nvml: Any, uuid: str) -> Any:
+    """NVML's handle of a GPU (or MIG instance) by the UUID that CUDA tells. Raises NVMLError."""
     try:
         return nvml.nvmlDeviceGetHandleByUUID(uuid)
     except nvml.NVMLError_NotFound:

@@ -8,20 +8,6 @@ from typing import Any, Protocol
 from passagent.errors import InfrastructureError, MachineFault, PassagentError, TaskError, UsageError
 from passagent.evaluator.hardware.devices import Device
 
-KINDS: dict[str, type[PassagentError]] = {
-    "task": TaskError,
-    "usage": UsageError,
-    "failed": PassagentError,
-    "machine": MachineFault,
-}
-"""Errors of a referee, by their names in plain data; anything else is Lost."""
-
-
-def error_kind(error: PassagentError) -> str:
-    """The name of an error in plain data."""
-    names = {kind: name for name, kind in KINDS.items()} | {InfrastructureError: "infrastructure"}
-    return names.get(type(error), "failed")
-
 
 class Lost(Exception):
     """The machine failed: the process ended, or says so itself. `starting`: before it had any request.
@@ -32,6 +18,33 @@ class Lost(Exception):
     def __init__(self, message: str, starting: bool = False, machine: bool = False) -> None:
         super().__init__(message)
         self.starting, self.machine = starting, machine
+
+
+_KINDS: dict[type[Exception], str] = {
+    TaskError: "task",
+    UsageError: "usage",
+    PassagentError: "failed",
+    MachineFault: "machine",
+}
+"""Errors of a referee, with their names in plain data; anything else is Lost."""
+
+
+def failed(error: PassagentError | Lost) -> dict[str, Any]:
+    """An error as plain data, which `result_of` raises."""
+    is_lost = isinstance(error, Lost) or type(error) is InfrastructureError
+    kind = "lost" if is_lost else _KINDS.get(type(error), "failed")
+    return {"error": kind, "message": str(error), "starting": getattr(error, "starting", False)}
+
+
+def result_of(answer: dict[str, Any]) -> Any:
+    """The result in a referee's answer. Raises what failed, Lost included."""
+    if "error" not in answer:
+        return answer["result"]
+    message = str(answer["message"])
+    for kind, name in _KINDS.items():
+        if name == answer["error"]:
+            raise kind(message)
+    raise Lost(message, bool(answer.get("starting")))
 
 
 class DeviceOwner(Protocol):

@@ -19,7 +19,7 @@ from passagent.config import EvaluatorConfig
 from passagent.errors import MachineFault, PassagentError
 from passagent.evaluator.hardware import health
 from passagent.evaluator.hardware.devices import Device
-from passagent.evaluator.service.device_owner import KINDS, Lost
+from passagent.evaluator.service.device_owner import Lost, result_of
 from passagent.sandbox.environment import import_path
 from passagent.sandbox.faults import NO_MEMORY, named
 from passagent.sandbox.machine_memory import memory_kills
@@ -99,7 +99,7 @@ class RefereeProcess:
         """Ask the referee, as DeviceOwner.ask says."""
         if self._running is None or self._running.streams is None:
             await self._connect()
-        return self._unwrap(await self._exchange(request))["result"]
+        return await self._exchange(request)
 
     async def foresee(self, request: dict[str, Any]) -> None:
         """Announce the next request, as DeviceOwner.foresee says."""
@@ -114,7 +114,7 @@ class RefereeProcess:
         self._running.streams = streams
         try:
             async with asyncio.timeout(_START_TIMEOUT_S):
-                self._unwrap(await self._exchange())
+                await self._exchange()
         except TimeoutError as error:
             raise Lost(f"not ready within {_START_TIMEOUT_S:.0f} s", starting=True) from error
         except MachineFault:
@@ -123,8 +123,8 @@ class RefereeProcess:
             # the device was here when the pool was made: a usage error, too, means that it is gone
             raise Lost(str(error), starting=True) from error
 
-    async def _exchange(self, request: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Send a request, if any, and read the next answer. Raises Lost."""
+    async def _exchange(self, request: dict[str, Any] | None = None) -> Any:
+        """Send a request, if any, and return the next result. Raises what the referee raises, and Lost."""
         running = self._running
         assert running is not None and running.streams is not None
         reader, writer = running.streams
@@ -135,22 +135,17 @@ class RefereeProcess:
             while line := await reader.readline():
                 message: dict[str, Any] = json.loads(line)
                 if "note" not in message:
-                    return message
+                    return result_of(message)
                 self._notify(message["note"])
+        except Lost:
+            self._last_line()
+            raise
         except (ConnectionError, asyncio.IncompleteReadError, ValueError) as error:
             log.info("%s: %s", self.device.name, error)
         ended = await _end_of(running.process)
         if running.process.returncode == -signal.SIGKILL and memory_kills() > self._memory_kills:
             raise MachineFault(f"the kernel killed the evaluator's process: {NO_MEMORY}")
         raise Lost(f"the evaluator's process {ended}{self._last_line()}")
-
-    def _unwrap(self, answer: dict[str, Any]) -> dict[str, Any]:
-        if "error" not in answer:
-            return answer
-        if answer["error"] in KINDS:
-            raise KINDS[answer["error"]](answer["message"])
-        self._last_line()
-        raise Lost(answer["message"])
 
     def _last_line(self) -> str:
         """`": LINE"` of the last line that the process wrote to stderr; all of it goes to the log."""

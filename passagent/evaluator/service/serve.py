@@ -22,7 +22,7 @@ from passagent.errors import PassagentError
 from passagent.evaluator.hardware.devices import find_device
 from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.runner.worker_process import fork_server
-from passagent.evaluator.service.device_owner import error_kind
+from passagent.evaluator.service.device_owner import Lost, failed
 from passagent.sandbox.environment import worker_threads
 from passagent.sandbox.faults import named
 
@@ -62,7 +62,7 @@ def main() -> None:
         device = find_device(config["device"])
         lease = DeviceLease(device, tell=tell, pid=os.getppid(), is_heard=is_working.is_set)
         referees.append(Referee(EvaluatorConfig.model_validate(config), server, lease))
-        return {"ready": True}
+        return {"result": None}
 
     say(_outcome(start))
     while referees:
@@ -105,10 +105,10 @@ def _outcome(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         with named("the evaluator"):
             return work()
     except PassagentError as error:
-        return {"error": error_kind(error), "message": str(error)}
+        return failed(error)
     except Exception as error:
         traceback.print_exc()
-        return {"error": "infrastructure", "message": f"{type(error).__name__}: {error}"}
+        return failed(Lost(f"{type(error).__name__}: {error}"))
 
 
 def _read(requests: queue.Queue[dict[str, Any]], referees: list[Referee]) -> None:
