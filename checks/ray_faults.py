@@ -112,27 +112,27 @@ def gpus() -> dict[str, Any]:
     import stub_worker
 
     from passagent.config import EvaluatorConfig
-    from passagent.evaluator.fleet import ray_fleet
+    from passagent.evaluator.fleet import ray_fleet, remote_owner
     from passagent.evaluator.fleet.opening import open_pool
-    from passagent.evaluator.fleet.remote_owner import Silent
+    from passagent.evaluator.fleet.remote_owner import Silent, called
 
     made, _ = cluster(1, num_gpus=4)
     ray_fleet.make_host = stub_worker.make_host
-    ray_fleet.ANSWER_S = 3.0
+    remote_owner.ANSWER_S = 3.0
 
     async def work() -> dict[str, Any]:
         pool = open_pool(EvaluatorConfig(pool=f"ray://{made.address}", device="cuda"), lambda _: None)
         fleet: Any = pool._fleet
         links = fleet.cluster.links
-        answers = [await link.call("hello", {}) for link in links]
+        answers = [await called(link, "hello", {}) for link in links]
         fifth = ray_fleet.RayLink(4, "cuda", None)
         with suppress(Silent):
-            await fifth.call("hello", {})
+            await called(fifth, "hello", {})
         waited = not fifth.is_wanted
         links[0].leave()
         while not fifth.is_wanted:
             with suppress(Silent):
-                answer = await fifth.call("hello", {})
+                answer = await called(fifth, "hello", {})
         fifth.leave()
         await pool.close()
         four = sorted(one["host"] for one in answers)

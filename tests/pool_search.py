@@ -31,7 +31,8 @@ def main() -> None:
     pool.PAUSES_S = (0.5, 2.0)
     evaluator: Any = None
     if name == "local":
-        pool._owner = lambda device, config, cores, tell: stub_worker.StubOwner(device, config, cores)
+        stubs: Any = pool
+        stubs.RefereeProcess = stub_worker.StubOwner
         evaluator = pool.EvaluatorPool(EvaluatorConfig())
     if name.startswith("ray"):
         from passagent.evaluator.fleet import ray_fleet

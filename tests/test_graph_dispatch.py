@@ -15,6 +15,7 @@ from tiny import candidate, write_subgraph, write_task
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import TaskError
+from passagent.evaluator.fleet.opening import environment_key
 from passagent.evaluator.judging import judging
 from passagent.evaluator.judging.loaded_worker import LoadedWorker
 from passagent.evaluator.judging.referee import Referee
@@ -23,7 +24,6 @@ from passagent.evaluator.runner import hostless
 from passagent.evaluator.runner.calls import Graph, refresh_all, same_bytes
 from passagent.evaluator.runner.fresh import Draw, Rotation, Slots, refresher, window_of
 from passagent.evaluator.runner.samples import Samples, counted
-from passagent.evaluator.service.known import environment_key
 from passagent.evaluator.timing.timing import together
 from passagent.sandbox.channel import Arena
 from passagent.tasks import Subgraph, TensorMeta

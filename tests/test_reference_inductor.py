@@ -7,12 +7,12 @@ from tiny import candidate, write_subgraph, write_task
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import TaskError
+from passagent.evaluator.fleet.opening import environment_key
 from passagent.evaluator.judging.eager_worker import EagerWorker, EagerWorkers
 from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.runner import worker_messages as messages
 from passagent.evaluator.runner.process import WorkerAnswer
 from passagent.evaluator.score import GraphScore, as_score
-from passagent.evaluator.service.known import environment_key
 from passagent.tasks.reader import load_task
 from passagent.view.evaluation import evaluation_text
 

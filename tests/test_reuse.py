@@ -10,10 +10,11 @@ import tiny_search
 from test_search import finish, open_tiny, store, task  # noqa: F401 (fixtures)
 
 from passagent.config import EvaluatorConfig
+from passagent.evaluator.fleet.opening import environment_key
 from passagent.evaluator.hardware.devices import Device
 from passagent.evaluator.result import Candidate, Evaluation, Measured, Violation
 from passagent.evaluator.service import known
-from passagent.evaluator.service.known import Case, environment_key, evaluate, keep, recall
+from passagent.evaluator.service.known import Case, evaluate, keep, recall
 from passagent.evaluator.service.pool import SubjectLost
 from passagent.store import nodes
 from passagent.tasks import load_task
@@ -129,17 +130,17 @@ def test_conditions_that_make_another_key(monkeypatch):
     }
     for name, change in machine.items():
         with monkeypatch.context():
-            known._machine.cache_clear()
+            known.this_machine.cache_clear()
             change()
             assert environment_key(CONFIG) != base, name
         monkeypatch.undo()
-    known._machine.cache_clear()
+    known.this_machine.cache_clear()
     assert environment_key(CONFIG) == base
 
 
 def test_gpus_of_one_model_are_one_condition(monkeypatch):
     def key(device: str, model: str = "H200", driver: str = "570.1") -> str:
-        known._machine.cache_clear()
+        known.this_machine.cache_clear()
         monkeypatch.setattr(known, "find_devices", lambda text: [Device(text, "GPU-x", model)])
         monkeypatch.setattr(known.nvml, "driver_version", lambda: driver)
         return environment_key(EvaluatorConfig(device=device))
@@ -147,7 +148,7 @@ def test_gpus_of_one_model_are_one_condition(monkeypatch):
     base = key("cuda:0")
     assert base == key("cuda:1") == key("cuda:all")
     assert len({base, key("cuda:0", "H100"), key("cuda:0", driver="580.1"), environment_key(CONFIG)}) == 4
-    known._machine.cache_clear()
+    known.this_machine.cache_clear()
 
 
 class Losing(tiny_search.FastEvaluator):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 from collections.abc import Callable
-
-from pydantic import BaseModel
 
 from passagent.config import EvaluatorConfig
 from passagent.evaluator.fleet.offers import Offer
@@ -78,7 +78,13 @@ def threads_of(config: EvaluatorConfig) -> int | None:
     return worker_threads(config.threads) if config.pool == LOCAL else config.threads
 
 
-def environment_key(config: EvaluatorConfig, *others: BaseModel) -> str:
-    """The key of known.environment_key: equal for equal devices, whichever machine they are in."""
-    machine = None if config.pool == LOCAL else f"cluster; {_reference(config).words}"
-    return known.environment_key(config, *others, machine=machine)
+def environment_key(config: EvaluatorConfig) -> str:
+    """Machine, device, driver, libraries, compiler and protocol, in words. Raises UsageError for the device.
+
+    Equal for equal devices: which of several GPUs it is makes no difference, nor, in a pool, whose.
+    """
+    is_here = config.pool == LOCAL
+    machine = known.this_machine(config.device) if is_here else f"cluster; {_reference(config).words}"
+    settings = [config.model_dump_json(exclude={"device", "pool"}), str(threads_of(config))]
+    protocol = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:12]
+    return f"{machine}; protocol {protocol}"

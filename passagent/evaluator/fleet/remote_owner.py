@@ -23,6 +23,8 @@ from passagent.evaluator.service.device_owner import DeviceOwner, Lost, result_o
 
 log = logging.getLogger("passagent.evaluator.fleet")
 
+ANSWER_S = 10.0
+"""For a whole answer, beyond what the call itself may take, s."""
 PATIENCE_S = 30.0
 """A machine may give no whole answer for so long, s; then what it evaluates is lost."""
 AGAIN_S = 0.5
@@ -49,13 +51,23 @@ class Link(Protocol):
     incarnation: str | None
     """The one that is talked to; None: not known, ask by `hello`."""
 
-    async def call(self, name: str, body: dict[str, Any], wait_s: float = 0.0) -> dict[str, Any]:
-        """The answer to a call, which may take `wait_s` more than others. Raises Silent, Unreachable."""
+    async def call(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a call. Raises Silent, Unreachable; it is cancelled when it takes too long."""
         ...
 
     def refuse(self) -> None:
         """Give back the machine, whose device is not used."""
         ...
+
+
+async def called(link: Link, name: str, body: dict[str, Any], wait_s: float = 0.0) -> dict[str, Any]:
+    """The answer to a call, which may take `wait_s` more than others. Raises Silent, Unreachable."""
+    try:
+        # the whole answer in time, not only the next piece of it
+        async with asyncio.timeout(wait_s + ANSWER_S):
+            return await link.call(name, body)
+    except TimeoutError as error:
+        raise Silent(f"no answer within {wait_s + ANSWER_S:.0f} s") from error
 
 
 class RemoteOwner:
@@ -150,7 +162,7 @@ class RemoteOwner:
         try:
             while True:
                 try:
-                    answer = await self.link.call(name, body, wait_s)
+                    answer = await called(self.link, name, body, wait_s)
                     break
                 except Silent as silent:
                     silent_s = time.monotonic() - heard
@@ -229,7 +241,7 @@ class MachineFleet:
     async def _greet(self, link: Link, add: Callable[[DeviceOwner], None]) -> None:
         """Say that this pool lives; take up devices that are new."""
         try:
-            answer = await link.call("hello", {"session": self.session})
+            answer = await called(link, "hello", {"session": self.session})
             offers = read_offers(answer, link.name, self._kind)
         except (Silent, Unreachable):
             return

@@ -1,16 +1,14 @@
 """Reuse evaluations: an equal subject on an equal task under equal conditions.
 
 Equal task: by the content of all its files. Equal conditions: the evaluator's own version and all that
-`environment_key` names. A measurement that the machine failed is not known, nor is a refusal that rests on a
-measurement (result.Violation). One that was unstable is known to a search only, which measures its best again
-side by side anyway.
+`environment_key` (fleet/opening.py) names. A measurement that the machine failed is not known, nor is a
+refusal that rests on a measurement (result.Violation). One that was unstable is known to a search only, which
+measures its best again side by side anyway.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
 import math
 import os
 import platform
@@ -19,14 +17,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel
-
-from passagent.config import EvaluatorConfig
 from passagent.evaluator.hardware import nvml
 from passagent.evaluator.hardware.devices import find_devices
 from passagent.evaluator.result import Candidate, Evaluation, Subject
 from passagent.sandbox import tools
-from passagent.sandbox.environment import device_name, evaluator_version, package_version, worker_threads
+from passagent.sandbox.environment import device_name, evaluator_version, package_version
 from passagent.store import Store, evaluations
 from passagent.store.database import now
 from passagent.tasks import Task
@@ -50,7 +45,7 @@ class Case:
     task: Task
     subject: Subject
     environment: str
-    """The words of `environment_key`."""
+    """The words of fleet.opening.environment_key."""
 
 
 Judge = Callable[[Path, Subject], Awaitable[Evaluation]]
@@ -110,20 +105,9 @@ def keep(store: Store, case: Case, evaluation: Evaluation, run_id: str | None = 
     )
 
 
-def environment_key(config: EvaluatorConfig, *others: BaseModel, machine: str | None = None) -> str:
-    """Machine, device, driver, libraries, compiler and protocol, in words. Raises UsageError for the device.
-
-    `machine`: the words for it, if it is not this one. Which of several equal GPUs it is makes no difference.
-    """
-    threads = worker_threads(config.threads) if machine is None else config.threads
-    settings = [config.model_dump_json(exclude={"device", "pool"}), str(threads)]
-    settings += [other.model_dump_json() for other in others]
-    protocol = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:12]
-    return f"{machine or _machine(config.device)}; protocol {protocol}"
-
-
 @functools.cache
-def _machine(device: str) -> str:
+def this_machine(device: str) -> str:
+    """The words for a device of this machine, with the machine's name. Raises UsageError."""
     return f"{platform.node()}; {machine_words(device)}"
 
 

@@ -127,7 +127,7 @@ class EvaluatorPool:
             all_devices = devices or find_devices(config.device) * _cpu_sets(config)
             shares = core_shares(len(all_devices))
             self._slots = [
-                DeviceSlot(_owner(device, config, cores, tell), cores)
+                DeviceSlot(RefereeProcess(device, config, cores, tell), cores)
                 for device, cores in zip(all_devices, shares, strict=True)
             ]
         else:
@@ -387,9 +387,3 @@ def _cpu_sets(config: EvaluatorConfig) -> int:
     if config.device != "cpu" or config.threads is None:
         return 1
     return max(1, len(os.sched_getaffinity(0)) // (config.threads + 1))
-
-
-def _owner(
-    device: Device, config: EvaluatorConfig, cores: list[int], tell: Callable[[str], None]
-) -> DeviceOwner:
-    return RefereeProcess(device, config, cores, tell)

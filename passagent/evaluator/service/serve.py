@@ -62,7 +62,7 @@ def main() -> None:
         device = find_device(config["device"])
         lease = DeviceLease(device, tell=tell, pid=os.getppid(), is_heard=is_working.is_set)
         referees.append(Referee(EvaluatorConfig.model_validate(config), server, lease))
-        return {"result": None}
+        return {"result": "ready"}
 
     say(_outcome(start))
     while referees:
