@@ -41,13 +41,13 @@ def keep(path: Path, data: Any) -> None:
         write_whole(path, json.dumps(data))
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file that is there whole or not at all; makes its directory. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fd, written = tempfile.mkstemp(dir=path.parent, suffix=".part")
     try:
-        with open(fd, "w") as file:
-            file.write(text)
+        with open(fd, "wb") as file:
+            file.write(content if isinstance(content, bytes) else content.encode())
         os.replace(written, path)
     except BaseException:
         os.unlink(written)

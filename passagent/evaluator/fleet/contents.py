@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from passagent.errors import PassagentError
+from passagent.sandbox.cache import write_whole
 from passagent.tasks.reader import FILES, GRAPH_LIST, locate, subgraph_places
 
 LEAST_FREE = 64 << 20
@@ -65,8 +66,7 @@ class Contents:
 
     def __init__(self, place: Path) -> None:
         self._blobs, self._tasks = place / "contents", place / "tasks"
-        for directory in (self._blobs, self._tasks):
-            directory.mkdir(parents=True, exist_ok=True)
+        self._blobs.mkdir(parents=True, exist_ok=True)
 
     def missing(self, packed: Mapping[str, Any]) -> list[str]:
         """The hashes in a packed request whose contents are not here."""
@@ -85,13 +85,7 @@ class Contents:
             raise PassagentError(
                 f"a content of {len(content)} bytes came damaged: its hash is not {key[:12]}"
             )
-        part = self._path(key).with_suffix(".part")
-        try:
-            part.write_bytes(content)
-            part.rename(self._path(key))
-        except OSError:
-            part.unlink(missing_ok=True)
-            raise
+        write_whole(self._path(key), content)
 
     def lack(self) -> str | None:
         """Name the fault of the disk that they are on; None if nothing is."""

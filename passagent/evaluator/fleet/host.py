@@ -30,6 +30,8 @@ from passagent.sandbox.environment import core_shares
 
 log = logging.getLogger("passagent.evaluator.fleet")
 
+CALLS = ("hello", "put", "job", "next", "check", "stop")
+"""Each is a method of Host."""
 SILENT_S = 40.0
 """Without a call, s; then who asked counts as gone."""
 WAIT_S = 10.0
@@ -77,21 +79,13 @@ class Host:
         """Answer a call. Every answer names this incarnation; a failure is in `error`, a line."""
         if self._sweeping is None:
             self._sweeping = asyncio.create_task(self._sweep())
-        calls = {
-            "hello": self._hello,
-            "put": self._put,
-            "job": self._job,
-            "next": self._next,
-            "check": self._check,
-            "stop": self._stop,
-        }
         self._heard[session := str(body.get("session", ""))] = time.monotonic()
         try:
-            if call not in calls:
+            if call not in CALLS:
                 raise PassagentError(f"no call '{call[:40]}'")
             if call != "hello" and body.get("incarnation") != self.incarnation:
                 return {"incarnation": self.incarnation, "state": "restarted"}
-            answer = await calls[call](session, body)
+            answer = await getattr(self, f"_{call}")(session, body)
         except OSError as error:
             answer = {"error": f"{error.strerror or error}: {error.filename or self._room.name}"}
         except (PassagentError, KeyError, TypeError, ValueError) as error:
@@ -121,7 +115,6 @@ class Host:
             job = self._jobs[ticket] = Job(
                 session, device.name, asyncio.create_task(self._work(device, body))
             )
-        job.asked = time.monotonic()
         await asyncio.wait({job.task}, timeout=min(float(body.get("wait_s", 0.0)), WAIT_S))
         job.asked = time.monotonic()
         if not job.task.done():

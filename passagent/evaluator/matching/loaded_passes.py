@@ -175,7 +175,7 @@ def _load(name: str, candidate: Candidate, root: Path) -> LoadedPass:
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt | MemoryError):
             raise
-        raise PassLoadError(_where(error, root) or f"{file}: {type(error).__name__}: {error}") from error
+        raise PassLoadError(_where(error, file, root)) from error
     missing = [name for name in _FUNCTIONS if not isinstance(getattr(module, name, None), types.FunctionType)]
     if missing:
         raise PassLoadError(f"{file}: defines no function {', '.join(missing)}")
@@ -198,7 +198,7 @@ def _replacement(module: types.ModuleType, file: str, root: Path) -> Callable[..
     try:
         function = module.replacement_func()
     except Exception as error:
-        raise PassLoadError(_where(error, root) or f"{file}: {type(error).__name__}: {error}") from error
+        raise PassLoadError(_where(error, file, root)) from error
     plain = inspect.unwrap(function) if callable(function) else function
     if not isinstance(plain, types.FunctionType) or root not in Path(plain.__code__.co_filename).parents:
         kind = getattr(function, "__name__", type(function).__name__)
@@ -212,13 +212,13 @@ def _replacement(module: types.ModuleType, file: str, root: Path) -> Callable[..
     return function
 
 
-def _where(error: BaseException, root: Path) -> str | None:
-    """`file:line: Kind: message`, by the innermost of the candidate's own frames; None without one."""
-    if isinstance(error, SyntaxError) and error.filename and root in Path(error.filename).parents:
-        file = Path(error.filename).relative_to(root / PACKAGE).as_posix()
-        return f"{file}:{error.lineno}: {type(error).__name__}: {error.msg}"
+def _where(error: BaseException, file: str, root: Path) -> str:
+    """`file:line: Kind: message`, by the innermost of the candidate's own frames; of `file` without one."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if root in Path(f.filename).parents]
-    if not frames:
-        return None
-    file = Path(frames[-1].filename).relative_to(root / PACKAGE).as_posix()
-    return f"{file}:{frames[-1].lineno}: {type(error).__name__}: {error}"
+    if isinstance(error, SyntaxError) and error.filename and root in Path(error.filename).parents:
+        path, line, message = error.filename, error.lineno, error.msg
+    elif frames:
+        path, line, message = frames[-1].filename, frames[-1].lineno, str(error)
+    else:
+        return f"{file}: {type(error).__name__}: {error}"
+    return f"{Path(path).relative_to(root / PACKAGE).as_posix()}:{line}: {type(error).__name__}: {message}"
