@@ -126,7 +126,7 @@ def main() -> None:
     """The program."""
     from passagent.evaluator.fleet.host import Host
     from passagent.evaluator.fleet.http_fleet import token_in
-    from passagent.evaluator.fleet.worker_app import Door, serve
+    from passagent.evaluator.fleet.worker_app import serve
 
     listen, token, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
     problem = options.pop("problem", None)
@@ -139,7 +139,7 @@ def main() -> None:
 
         health.check = check
     host = Host(facts(**options), StubOwner)
-    serve(host, Door(listen, token_in(Path(token))), lambda address: print(address, flush=True))
+    serve(host, listen, token_in(Path(token)), lambda address: print(address, flush=True))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from torch import fx
 
 from passagent.evaluator.matching.loaded_passes import LoadedPass, PassLoadError, load_passes
 from passagent.evaluator.matching.matcher import match_at
-from passagent.evaluator.matching.rewrite import apply_passes, arguments_of, replace_match
+from passagent.evaluator.matching.rewrite import apply_passes, arguments_of, checked, replace_match
 from passagent.evaluator.result import MANIFEST, Candidate
 from passagent.tasks.capture import capture
 
@@ -230,19 +230,19 @@ def test_only_what_the_match_alone_used_is_removed(tmp_path):
     assert names == ["rand", "fused"]
 
 
-def test_wrap_is_put_around_the_replacement(tmp_path):
+def test_another_function_may_take_the_replacements_place(tmp_path):
     calls = []
 
-    def wrap(function):
-        def wrapped(*args):
+    def function_of(loaded):
+        def watched(*args):
             calls.append(len(args))
-            return function(*args)
+            return loaded.replacement_func(*args)
 
-        return wrapped
+        return watched
 
     graph = captured(lambda x, y: x + y, X, Y)
     passes = load(tmp_path, source("return x + y", "x, y", "return x + y"))
-    rewritten = apply_passes(graph.graph_module, passes, wrap=wrap)
+    rewritten = apply_passes(graph.graph_module, passes, function_of)
     assert torch.equal(rewritten.graph_module(X, Y)[0], X + Y)
     assert calls == [2]
 
@@ -258,7 +258,7 @@ def test_wrap_is_put_around_the_replacement(tmp_path):
 def test_wrong_number_of_outputs_is_explained(tmp_path, pattern, returned, text):
     graph = captured(lambda x, y: (x + y, x - y), X, Y)
     passes = load(tmp_path, source(pattern, "x, y", returned))
-    rewritten = apply_passes(graph.graph_module, passes, check=True)
+    rewritten = apply_passes(graph.graph_module, passes, lambda each: checked(each.replacement_func, each))
     with pytest.raises(RuntimeError, match=text):
         rewritten.graph_module(X, Y)
 

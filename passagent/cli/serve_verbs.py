@@ -35,7 +35,7 @@ def worker(json: Json, **options: Unpack[WorkerOptions]) -> None:
     if (certificate is None) != (key is None):
         raise UsageError("--tls-cert and --tls-key: give both")
     try:
-        from passagent.evaluator.fleet.worker_app import Door, serve
+        from passagent.evaluator.fleet.worker_app import serve
     except ModuleNotFoundError as error:
         raise UsageError(f"worker needs {error.name}: pip install 'passagent[web]'") from error
     from passagent.evaluator.fleet.host import Host
@@ -49,8 +49,7 @@ def worker(json: Json, **options: Unpack[WorkerOptions]) -> None:
         facts_text = {"address": address, "devices": names, "pid": os.getpid()}
         print(json_text.dumps(facts_text) if json else f"{address} offers {', '.join(names)}", flush=True)
 
-    door = Door(options["listen"], token, certificate, key)
-    serve(Host(facts), door, ready)
+    serve(Host(facts), options["listen"], token, ready, certificate, key)
 
 
 def _token(file: str) -> str:

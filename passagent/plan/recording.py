@@ -22,7 +22,7 @@ from passagent.evaluator.correctness.compare import metadata_problem
 from passagent.evaluator.matching.diagnose import best_attempt
 from passagent.evaluator.matching.loaded_passes import LoadedPass, PassLoadError, load_passes
 from passagent.evaluator.matching.matcher import Match
-from passagent.evaluator.matching.rewrite import Token, apply_passes, arguments_of
+from passagent.evaluator.matching.rewrite import Token, apply_passes, arguments_of, checked
 from passagent.plan import facts as device
 from passagent.plan import native, operators, refusal
 from passagent.plan.arguments import Argument, ParameterArg, TupleArg
@@ -175,7 +175,8 @@ class _Run:
     def over(self, subgraph: Subgraph) -> None:
         """Replace the matches, run the graph on fake tensors, note the calls and what matches nowhere."""
         watched = [replace(p, replacement_args=self._seeing(n, p)) for n, p in enumerate(self.passes)]
-        rewritten = apply_passes(graphio.load_graph(subgraph.nodes), watched, self._recording, check=True)
+        graph = graphio.load_graph(subgraph.nodes)
+        rewritten = apply_passes(graph, watched, lambda p: checked(self._recording(p.replacement_func), p))
         suppositions = dict[str, str]()
         fake, broken = self.recorder.fake, self.recorder.broken
         broken.clear()

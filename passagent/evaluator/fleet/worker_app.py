@@ -8,7 +8,6 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import FrameType
 
 import uvicorn
@@ -21,18 +20,6 @@ from passagent.errors import UsageError
 from passagent.evaluator.fleet.host import Host
 
 _BACKLOG = 128
-
-
-@dataclass(frozen=True)
-class Door:
-    """How a worker is reached."""
-
-    listen: str
-    """`HOST:PORT`; port 0: a free one."""
-    token: str
-    certificate: str | None = None
-    key: str | None = None
-    """TLS, by the files of a certificate and its key."""
 
 
 def application(host: Host, token: str) -> Starlette:
@@ -87,16 +74,26 @@ def bind(listen: str) -> socket.socket:
     return sock
 
 
-def serve(host: Host, door: Door, ready: Callable[[str], None]) -> None:
-    """Serve until a signal; `ready` gets the address. Raises UsageError."""
-    with bind(door.listen) as listening:
-        scheme = "http" if door.certificate is None else "https"
+def serve(
+    host: Host,
+    listen: str,
+    token: str,
+    ready: Callable[[str], None],
+    certificate: str | None = None,
+    key: str | None = None,
+) -> None:
+    """Serve on `HOST:PORT` (port 0: a free one) until a signal; `ready` gets the address. Raises UsageError.
+
+    By TLS if there are the files of a certificate and its key.
+    """
+    with bind(listen) as listening:
+        scheme = "http" if certificate is None else "https"
         name, port = listening.getsockname()[:2]
         config = uvicorn.Config(
-            application(host, door.token),
+            application(host, token),
             log_level="warning",
-            ssl_certfile=door.certificate,
-            ssl_keyfile=door.key,
+            ssl_certfile=certificate,
+            ssl_keyfile=key,
             timeout_graceful_shutdown=5,
         )
         try:

@@ -259,13 +259,9 @@ class _Interpreter:
 
 
 def _has_node(value: Any) -> bool:
-    if isinstance(value, (tuple, list)):
-        return any(_has_node(item) for item in value)
-    if isinstance(value, dict):
-        return any(_has_node(item) for item in value.values())
-    if isinstance(value, slice):
-        return _has_node([value.start, value.stop, value.step])
-    return isinstance(value, fx.Node)
+    nodes: list[fx.Node] = []
+    fx.map_arg(value, nodes.append)
+    return bool(nodes)
 
 
 def is_operator(function: Any) -> bool:

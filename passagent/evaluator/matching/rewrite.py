@@ -16,8 +16,6 @@ from passagent.evaluator.matching.matcher import Match, explain, first_match, re
 from passagent.evaluator.matching.pattern import PassLoadError
 from passagent.evaluator.result import Mismatch
 
-Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
-
 
 @dataclass
 class Rewritten:
@@ -42,14 +40,13 @@ class Token:
 def apply_passes(
     graph_module: fx.GraphModule,
     passes: Sequence[LoadedPass],
-    wrap: Wrap | None = None,
-    check: bool = False,
+    function_of: Callable[[LoadedPass], Callable[..., Any]] = operator.attrgetter("replacement_func"),
 ) -> Rewritten:
     """Replace, pass by pass, every match that does not overlap an earlier one; changes `graph_module`.
 
-    `wrap` is put around each replacement function (where it is recorded); with `check` the number of its
-    outputs is checked at each call. Raises PassLoadError if a pass's replacement_args fails or returns what
-    is no tuple of its parameters and constants.
+    `function_of` gives the function that a match is replaced by, as it is called when it is recorded. Raises
+    PassLoadError if a pass's replacement_args fails or returns what is no tuple of its parameters and
+    constants.
     """
     graph = graph_module.graph
     result = Rewritten(graph_module)
@@ -57,12 +54,8 @@ def apply_passes(
         count = 0
         while (matched := first_match(loaded.pattern_graph, graph)) is not None:
             result.places.append(tuple(node.name for node in matched.nodes.values()))
-            args, function = arguments_of(loaded, matched), loaded.replacement_func
-            if wrap is not None:
-                function = wrap(function)
-            if check:
-                function = checked(function, loaded)
-            replace_match(graph, loaded, matched, function, args)
+            args = arguments_of(loaded, matched)
+            replace_match(graph, loaded, matched, function_of(loaded), args)
             count += 1
         result.applied += [loaded.name] * count
         if not count:
