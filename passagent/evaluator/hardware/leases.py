@@ -16,7 +16,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
 
 from passagent.errors import InfrastructureError
@@ -187,11 +187,8 @@ class _Ticket:
 def is_in_use(device: Device, cores: Sequence[int]) -> bool:
     """Tell whether a program uses the device, or one of the cores, at this moment."""
     lease = DeviceLease(device, cores)
-    ticket = _Ticket(lease._path, lease._units, fcntl.F_WRLCK, os.getpid())
-    try:
+    with closing(_Ticket(lease._path, lease._units, fcntl.F_WRLCK, os.getpid())) as ticket:
         return ticket.is_preceded()
-    finally:
-        ticket.close()
 
 
 def lease_directory() -> Path:

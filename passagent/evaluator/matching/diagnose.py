@@ -188,16 +188,12 @@ def _users(state: _Alignment, node: fx.Node, graph_node: fx.Node) -> None:
 def _spelling(node: fx.Node, graph_node: fx.Node | None, present: list[fx.Node]) -> str:
     """Advice if the graph has the same operator in another spelling."""
     name = name_of(node)
-    near = [graph_node] if graph_node is not None else present
-    for other in near:
-        if key(other) != key(node):
-            if name_of(other) == name:
-                return (
-                    f"; the graph writes `{describe(other)}`: methods, functions and operators are told apart"
-                )
-            if name_of(other).strip("_") in (f"i{name}", name) or name.strip("_") in (
-                f"i{name_of(other)}",
-                name_of(other),
-            ):
-                return f"; the graph writes it `{describe(other)}`: in-place and other forms are told apart"
+    for other in [graph_node] if graph_node is not None else present:
+        theirs = name_of(other)
+        if key(other) == key(node):
+            continue
+        if theirs == name:
+            return f"; the graph writes `{describe(other)}`: methods, functions and operators are told apart"
+        if theirs.strip("_") in (f"i{name}", name) or name.strip("_") in (f"i{theirs}", theirs):
+            return f"; the graph writes it `{describe(other)}`: in-place and other forms are told apart"
     return ""

@@ -38,6 +38,7 @@ _COMPARE = {
 _BUILDERS = (slice, tuple, list, range)
 _VALUES = (torch.device, torch.Size, torch.finfo, torch.iinfo, int, float, bool, complex, len, min, max, abs)
 _NUMBERS = ("shape", "dtype", "device", "ndim", "itemsize", "nbytes", "layout", "is_cuda", "requires_grad")
+_MEASURES = ("size", "dim", "item", "tolist", "stride", "numel")
 _FIELDS = {"values": 0, "indices": 1}
 """Fields of torch's named results, which Dynamo records by position."""
 
@@ -208,8 +209,7 @@ class _Interpreter:
         base = self.expression(node.value)
         if isinstance(base, fx.Node):
             if node.attr in _NUMBERS:
-                hint = "make it a parameter of pattern, or write the value"
-                self.fail(node, f"`{ast.unparse(node)}` is a plain value in the captured graph: {hint}")
+                self.fail_plain(node)
             if node.attr in _FIELDS and base.op != "placeholder":
                 return self.call(operator.getitem, [base, _FIELDS[node.attr]])
             return self.call(getattr, [base, node.attr])
@@ -221,20 +221,14 @@ class _Interpreter:
     def called(self, node: ast.Call) -> Any:
         if any(isinstance(a, ast.Starred) for a in node.args) or any(k.arg is None for k in node.keywords):
             self.fail(node, "a pattern cannot pass *args or **kwargs")
-        method = None
-        function: Any = None
-        if isinstance(node.func, ast.Attribute):
-            base = self.expression(node.func.value)
-            method = base if isinstance(base, fx.Node) else None
-        if method is None:
-            function = self.expression(node.func)
+        base = self.expression(node.func.value) if isinstance(node.func, ast.Attribute) else None
+        function: Any = None if isinstance(base, fx.Node) else self.expression(node.func)
         args = [self.expression(a) for a in node.args]
         kwargs = {str(k.arg): self.expression(k.value) for k in node.keywords}
-        if method is not None and isinstance(node.func, ast.Attribute):
-            if node.func.attr in ("size", "dim", "item", "tolist", "stride", "numel"):
-                hint = "make it a parameter of pattern, or write the value"
-                self.fail(node, f"`{ast.unparse(node)}` is a plain value in the captured graph: {hint}")
-            return self.add("call_method", node.func.attr, [method, *args], kwargs)
+        if isinstance(node.func, ast.Attribute) and isinstance(base, fx.Node):
+            if node.func.attr in _MEASURES:
+                self.fail_plain(node)
+            return self.add("call_method", node.func.attr, [base, *args], kwargs)
         plain = function in _VALUES or getattr(function, "__module__", None) == "math"
         if function in _BUILDERS or (plain and not _has_node([args, kwargs])):
             return function(*args, **kwargs)
@@ -253,6 +247,10 @@ class _Interpreter:
         node = self.graph.create_node(op, target, tuple(args), kwargs)
         self.unnamed.add(node)
         return node
+
+    def fail_plain(self, node: ast.expr) -> NoReturn:
+        hint = "make it a parameter of pattern, or write the value"
+        self.fail(node, f"`{ast.unparse(node)}` is a plain value in the captured graph: {hint}")
 
     def fail(self, node: ast.AST, message: str) -> NoReturn:
         raise PassLoadError(f"{self.file}:{getattr(node, 'lineno', 0)}: {message}")

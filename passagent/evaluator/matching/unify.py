@@ -84,15 +84,10 @@ def _canonical(function: Any) -> Any:
 def unify(pattern: fx.Node, graph: fx.Node) -> Unified:
     """Compare the arguments of two nodes of the same operator."""
     result = Unified()
-    if len(pattern.args) == len(graph.args) and pattern.kwargs.keys() == graph.kwargs.keys():
-        left, right = _named(pattern), _named(graph)
-    else:
-        for normal in _normal_forms(pattern, graph):
-            left, right = normal
-            if left.keys() == right.keys():
-                break
-        else:
-            left, right = _named(pattern), _named(graph)
+    left, right = _named(pattern), _named(graph)
+    if len(pattern.args) != len(graph.args) or pattern.kwargs.keys() != graph.kwargs.keys():
+        forms = (form for form in _normal_forms(pattern, graph) if form[0].keys() == form[1].keys())
+        left, right = next(forms, (left, right))
     if "_assert" in str(pattern.target):  # the second argument is a text that names nodes
         left, right = ({name: value for name, value in side.items() if name != "1"} for side in (left, right))
     for name in left.keys() | right.keys():

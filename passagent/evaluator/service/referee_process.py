@@ -104,7 +104,7 @@ class RefereeProcess:
     async def foresee(self, request: dict[str, Any]) -> None:
         """Announce the next request, as DeviceOwner.foresee says."""
         if self._running is not None and self._running.streams is not None:
-            self._running.streams[1].write(json.dumps({"next": request}).encode() + b"\n")
+            self._running.streams[1].write(json.dumps(request | {"foresee": True}).encode() + b"\n")
 
     async def _connect(self) -> None:
         """Wait until the process, which is started if there is none, is ready. Raises Lost, MachineFault."""

@@ -1,7 +1,7 @@
 """The process of a referee: a request a line on stdin, an answer a line on stdout. It ends with its parent.
 
 The first answer says that it is ready, before any request. Before an answer there may be lines for people:
-`{"note": TEXT}`. `{"next": REQUEST}` has no answer: it is begun beside the request before it.
+`{"note": TEXT}`. A request to `foresee` has no answer: it is begun beside the request before it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ def main() -> None:
 def answer(referee: Referee, request: dict[str, Any]) -> dict[str, Any]:
     """The answer to a request about `task`, in `result`. Raises as the referee does.
 
-    It is the evaluation of `files` or a `compiler`, an `outline`, or a description of eager in `describe_s`.
+    It is the evaluation of `files` or a `compiler`, an `outline`, or a description of eager in `describe_s`;
+    None for a candidate to `foresee`.
     """
     from passagent.evaluator.result import Candidate
     from passagent.tasks.reader import load_task
@@ -84,19 +85,14 @@ def answer(referee: Referee, request: dict[str, Any]) -> dict[str, Any]:
     if "describe_s" in request:
         return {"result": [asdict(graph) for graph in referee.describe(task, request["describe_s"])]}
     subject = Candidate(request["files"]) if "files" in request else request["compiler"]
+    if request.get("foresee"):
+        referee.foresee(task, subject)
+        return {"result": None}
     if request.get("outline"):
         outline = referee.outline(task, subject)
         return {"result": outline if isinstance(outline, list) else outline.model_dump()}
     evaluation = referee.evaluate(task, subject, request.get("bar"))
     return {"result": evaluation.model_dump() | {"plan_files": evaluation.plan_files}}
-
-
-def _foresee(referee: Referee, request: dict[str, Any]) -> dict[str, Any]:
-    from passagent.evaluator.result import Candidate
-    from passagent.tasks.reader import load_task
-
-    referee.foresee(load_task(request["task"]), Candidate(request["files"]))
-    return {}
 
 
 def _outcome(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -115,10 +111,10 @@ def _read(requests: queue.Queue[dict[str, Any]], referees: list[Referee]) -> Non
     with suppress(ConnectionResetError):  # it left an answer unread
         for line in sys.stdin:
             request = json.loads(line)
-            if "next" not in request:
+            if not request.get("foresee"):
                 requests.put(request)
             elif referees:
-                _outcome(partial(_foresee, referees[0], request["next"]))  # what fails, its evaluation tells
+                _outcome(partial(answer, referees[0], request))  # what fails, its evaluation tells
     os._exit(0)  # the parent is gone; the fork server notices and kills the workers
 
 
