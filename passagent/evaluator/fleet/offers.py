@@ -144,12 +144,10 @@ def main() -> None:
     try:
         devices = [
             Offer(
-                device.name,
-                device.uuid,
-                device.model,
-                device_name(device.name),
-                machine_words(device.name),
-                asdict(measure_machine(device.name)),
+                **asdict(device),
+                label=device_name(device.name),
+                words=machine_words(device.name),
+                machine=asdict(measure_machine(device.name)),
             )
             for device in find_devices(sys.argv[1])
         ]

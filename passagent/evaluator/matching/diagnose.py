@@ -13,7 +13,7 @@ from typing import Any
 from torch import fx
 
 from passagent.evaluator.matching.effects import name_of
-from passagent.evaluator.matching.unify import describe, key, same_literal, show, target_name, unify
+from passagent.evaluator.matching.unify import describe, key, same_literal, target_name, unify
 
 _MAX_SEEDS = 400
 _MAX_STEPS = 100_000
@@ -142,12 +142,10 @@ def _pair(state: _Alignment, node: fx.Node, graph_node: fx.Node, left: fx.Node, 
     if left.op == "placeholder":
         old = state.bound.setdefault(left, right)
         if not same_literal(old, right, any_device=True):
-            what = f"{show(old)} elsewhere in the match and {show(right)} here"
+            what = f"{old!r} elsewhere in the match and {right!r} here"
             state.fail(node, graph_node, f"parameter {left.name}: it stands for {what}; use two parameters")
     elif not isinstance(right, fx.Node):
-        state.fail(
-            node, graph_node, f"argument: the pattern computes {left.name}, the graph has {show(right)}"
-        )
+        state.fail(node, graph_node, f"argument: the pattern computes {left.name}, the graph has {right!r}")
     elif left in state.image:
         if state.image[left] is not right:
             what = f"{left.name} stands for {state.image[left].name}, but the graph uses {right.name} here"

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from passagent.evaluator.matching.pattern import INPLACE
+from passagent.evaluator.matching.pattern import INPLACE, nodes_in
 
 _INPLACE_OPERATORS = {*INPLACE.values(), operator.setitem}
 _VIEWS = {
@@ -190,10 +190,3 @@ def _parameters(function: Any) -> dict[str, Any]:
     except (TypeError, ValueError):
         return {}
     return {name: None if p.default is inspect.Parameter.empty else p.default for name, p in params.items()}
-
-
-def nodes_in(value: Any) -> list[fx.Node]:
-    """The node that an argument is, or those in a tuple or list."""
-    if isinstance(value, fx.Node):
-        return [value]
-    return [node for item in value for node in nodes_in(item)] if isinstance(value, (tuple, list)) else []

@@ -15,7 +15,8 @@ from torch import fx
 
 from passagent.errors import PassagentError
 from passagent.evaluator.matching.diagnose import Attempt, best_attempt
-from passagent.evaluator.matching.effects import Memory, nodes_in
+from passagent.evaluator.matching.effects import Memory
+from passagent.evaluator.matching.pattern import nodes_in
 from passagent.evaluator.matching.unify import describe, key, same_literal, unify
 from passagent.evaluator.result import Mismatch
 

@@ -230,7 +230,7 @@ class _Interpreter:
                 self.fail_plain(node)
             return self.add("call_method", node.func.attr, [base, *args], kwargs)
         plain = function in _VALUES or getattr(function, "__module__", None) == "math"
-        if function in _BUILDERS or (plain and not _has_node([args, kwargs])):
+        if function in _BUILDERS or (plain and not nodes_in([args, kwargs])):
             return function(*args, **kwargs)
         if not is_operator(function):
             self.fail(node, f"a pattern may call torch only, not `{ast.unparse(node.func)}`")
@@ -238,7 +238,7 @@ class _Interpreter:
 
     def apply(self, function: Any, *args: Any) -> Any:
         """A node if an argument holds one, else the value."""
-        return self.call(function, list(args)) if _has_node(args) else function(*args)
+        return self.call(function, list(args)) if nodes_in(args) else function(*args)
 
     def call(self, function: Any, args: list[Any], kwargs: dict[str, Any] | None = None) -> fx.Node:
         return self.add("call_function", function, args, kwargs or {})
@@ -256,10 +256,11 @@ class _Interpreter:
         raise PassLoadError(f"{self.file}:{getattr(node, 'lineno', 0)}: {message}")
 
 
-def _has_node(value: Any) -> bool:
+def nodes_in(value: Any) -> list[fx.Node]:
+    """The nodes in an argument, however deep."""
     nodes: list[fx.Node] = []
     fx.map_arg(value, nodes.append)
-    return bool(nodes)
+    return nodes
 
 
 def is_operator(function: Any) -> bool:

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from passagent.evaluator.matching.effects import Memory, is_pure, nodes_in
+from passagent.evaluator.matching.effects import Memory, is_pure
 from passagent.evaluator.matching.loaded_passes import LoadedPass, PlannedPass
 from passagent.evaluator.matching.matcher import Match, explain, first_match, returned
-from passagent.evaluator.matching.pattern import PassLoadError
+from passagent.evaluator.matching.pattern import PassLoadError, nodes_in
 from passagent.evaluator.result import Mismatch
 
 

@@ -45,27 +45,17 @@ def target_name(node: fx.Node) -> str:
 
 
 def describe(node: fx.Node) -> str:
-    """The node as a line of code: `tmp_2 = torch.nn.functional.relu(tmp_1, inplace=True)`."""
+    """The node as a line of code: `tmp_2 = torch.nn.functional.relu(tmp_1, inplace=True)`.
+
+    `repr` writes nodes in values by their names.
+    """
     if node.op in ("placeholder", "get_attr", "output"):
         return f"{node.op} {node.name}" if node.op != "output" else "the graph's output"
-    args = [show(arg) for arg in node.args]
-    args += [f"{key}={show(value)}" for key, value in node.kwargs.items()]
+    args = [repr(arg) for arg in node.args]
+    args += [f"{key}={value!r}" for key, value in node.kwargs.items()]
     if node.op == "call_method":
         return f"{node.name} = {args[0]}.{node.target}({', '.join(args[1:])})"
     return f"{node.name} = {target_name(node)}({', '.join(args)})"
-
-
-def show(value: Any) -> str:
-    """A literal or node as code."""
-    if isinstance(value, fx.Node):
-        return value.name
-    if isinstance(value, tuple):
-        return f"({', '.join(map(show, value))}{',' if len(value) == 1 else ''})"
-    if isinstance(value, list):
-        return f"[{', '.join(map(show, value))}]"
-    if isinstance(value, slice):
-        return f"slice({show(value.start)}, {show(value.stop)}, {show(value.step)})"
-    return repr(value)
 
 
 def key(node: fx.Node) -> tuple[str, Any]:
@@ -93,9 +83,7 @@ def unify(pattern: fx.Node, graph: fx.Node) -> Unified:
     for name in left.keys() | right.keys():
         if name not in left or name not in right:
             who, other, args = ("graph", "pattern", right) if name in right else ("pattern", "graph", left)
-            result.differences.append(
-                f"argument {name}: the {who} passes {show(args[name])}, the {other} none"
-            )
+            result.differences.append(f"argument {name}: the {who} passes {args[name]!r}, the {other} none")
     for name in left:
         if name in right:
             _unify_values(left[name], right[name], f"argument {name}", result)
@@ -128,7 +116,7 @@ def _unify_values(left: Any, right: Any, where: str, result: Unified) -> None:
         result.pairs.append((left, right))
     elif isinstance(left, (tuple, list)) and isinstance(right, (tuple, list)):
         if len(left) != len(right):
-            what = f"the pattern has {len(left)} elements {show(left)}, the graph {len(right)} {show(right)}"
+            what = f"the pattern has {len(left)} elements {left!r}, the graph {len(right)} {right!r}"
             result.differences.append(f"{where}: {what}")
             return
         for i, (a, b) in enumerate(zip(left, right, strict=True)):
@@ -143,7 +131,7 @@ def _unify_values(left: Any, right: Any, where: str, result: Unified) -> None:
         advice = (
             "" if isinstance(right, fx.Node) else "; a parameter of pattern in its place would match both"
         )
-        result.differences.append(f"{where}: the pattern has {show(left)}, the graph {show(right)}{advice}")
+        result.differences.append(f"{where}: the pattern has {left!r}, the graph {right!r}{advice}")
 
 
 def _is_device(value: Any) -> bool:
