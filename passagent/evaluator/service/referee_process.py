@@ -40,7 +40,7 @@ class _Running:
     socket: socket.socket
     log: IO[bytes]
     streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-    """Path of the socket, once the process is ready."""
+    """The socket's, once it is asked whether the process is ready."""
 
     def end(self) -> None:
         """Kill it, if it still runs, and wait for its end. Raises subprocess.TimeoutExpired."""
