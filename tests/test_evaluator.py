@@ -554,6 +554,27 @@ def test_a_candidate_that_comes_again_is_judged_on_other_values(referee, task):
     assert values() is not first
 
 
+CONJUGATE = """import torch
+
+class GraphModule(torch.nn.Module):
+    def forward(self, in_0, in_1):
+        tmp_0 = torch.nn.functional.gelu(in_0 * in_1)
+        return (tmp_0, torch.view_as_complex(in_0).%s)
+"""
+
+
+@pytest.mark.parametrize("operator", ["conj()", "conj().imag"])
+def test_an_output_that_torch_conjugates_lazily_is_handed_over_as_it_reads(referee, tmp_path, operator):
+    write_subgraph(tmp_path / "conjugate", [4, 2], model=CONJUGATE % operator)
+    [subgraph] = load_task(tmp_path / "conjugate").subgraphs
+    made = referee._baseline.reference(subgraph, "direct")
+    given = torch.view_as_complex(made.values(0, 1, made.rotation.first()))
+    assert torch.equal(
+        made.expected[1].eager[1], eval(f"values.{operator}.resolve_conj().resolve_neg()", {"values": given})
+    )
+    assert referee.evaluate(load_task(tmp_path / "conjugate"), "eager").status == "ok"
+
+
 def test_inputs_differ_from_referee_to_referee(referee, of_one_thread, task):
     theirs = of_one_thread._baseline.reference(task.subgraphs[0], "direct").expected
     mine = referee._baseline.reference(task.subgraphs[0], "direct").expected

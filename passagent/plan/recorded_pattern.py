@@ -6,7 +6,6 @@ stays a `torch.fx.Graph`: no GraphModule is made of it, whose code would be writ
 
 from __future__ import annotations
 
-import functools
 import keyword
 import math
 import operator

@@ -193,6 +193,7 @@ class Arena:
         Nothing stays mapped: a worker's kernels find no outputs here. Writes meet the limit on the size of a
         worker's files, so that large tensors are copied through windows.
         """
+        tensor = tensor.resolve_conj().resolve_neg()
         remaining = memoryview(bytes_of(tensor))
         end = at + len(remaining)
         self._check_room(end)

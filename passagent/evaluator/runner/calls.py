@@ -351,7 +351,7 @@ def _unchanged(value: torch.Tensor, reservoir: torch.Tensor, where: int) -> bool
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
 
 
 def copies(out: Any) -> list[torch.Tensor]:
