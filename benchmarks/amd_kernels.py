@@ -23,7 +23,7 @@ from passagent.errors import PassagentError
 from passagent.evaluator.result import Candidate
 from passagent.expert.author import author
 from passagent.expert.choices import default
-from passagent.expert.read.reading import graphs
+from passagent.expert.read import graphs
 from passagent.plan import ir, record, recorder_process
 from passagent.plan.facts import device_facts
 from passagent.plan.messages import Recorded

@@ -46,7 +46,7 @@ from passagent.evaluator.runner.process import Worker
 from passagent.evaluator.runner.worker_messages import Request, TakeGraph
 from passagent.expert.author import author
 from passagent.expert.choices import default, neighbours
-from passagent.expert.read.reading import graph_of
+from passagent.expert.read import graph_of
 from passagent.tasks import load_task
 from passagent.tasks.reader import Task
 

@@ -35,7 +35,7 @@ from passagent.evaluator.result import Candidate
 from passagent.expert.author import author
 from passagent.expert.choices import default
 from passagent.expert.graph import op_name
-from passagent.expert.lower.region import OPS
+from passagent.expert.lower import OPS
 from passagent.sandbox.environment import describe
 from passagent.tasks.capture import capture
 

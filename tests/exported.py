@@ -16,7 +16,7 @@ from passagent.evaluator.candidate import PLANS, Candidate
 from passagent.evaluator.result import Evaluation, GraphResult, Speedup
 from passagent.expert.author import author
 from passagent.expert.choices import default
-from passagent.expert.read.reading import graphs
+from passagent.expert.read import graphs
 from passagent.packages.delivery.deliver import Delivery, deliver
 from passagent.packages.delivery.standalone import standalone
 from passagent.tasks import load_task

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tiny import write_subgraph
 
-from passagent.expert.coverage import ALONE, VIEW, Left, cover, totals
-from passagent.expert.read.reading import graph_of
+from passagent.expert.author import ALONE, VIEW, Left, cover, totals
+from passagent.expert.read import graph_of
 from passagent.tasks import load_task
 from passagent.tasks.capture import capture
 from passagent.tasks.inputs import make_inputs

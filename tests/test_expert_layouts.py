@@ -132,7 +132,7 @@ def test_results_lie_as_eagers_do_where_a_decomposition_lays_them_otherwise():
         import torch.nn.functional as F
         from expert_cases import captured, check, r, write
         from passagent.expert.graph import example
-        from passagent.expert.read.reading import lay_as_eager
+        from passagent.expert.read import lay_as_eager
 
         def resize(x):
             return F.interpolate(x.permute(0, 2, 1).reshape(1, -1, 8, 8), size=(8, 8), mode="bilinear")

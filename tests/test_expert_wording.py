@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from expert_cases import CASES, captured, case_of, check, r, write
 
+from passagent.expert.lower.symbolic_sizes import before_divisions, conditions, product, simplified
 from passagent.expert.read.pattern_text import unused_in_inference
-from passagent.expert.write.wording import before_divisions, conditions, product, simplified
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from test_tasks_capture import write
 
 from passagent.errors import TaskError
 from passagent.evaluator.judging.plan_reading import library_violations
+from passagent.expert.read import graphs
 from passagent.expert.read.fusible_regions import find_regions
-from passagent.expert.read.reading import graphs
 from passagent.plan.arguments import TupleArg
 from passagent.plan.model import Call, Pass, PatternNode, Plan, Recording, SubgraphCalls
 from passagent.tasks import load_task

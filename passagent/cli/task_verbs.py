@@ -124,7 +124,7 @@ def _check_beside(root: Path, device: str) -> list[dict[str, Any]]:
 
 def _check_coverage(words: list[str], target: str) -> Output:
     """Return what the expert lowers of each task; one that cannot be read is the answer's problem."""
-    from passagent.expert.coverage import cover, totals
+    from passagent.expert.author import cover, totals
     from passagent.tasks.tasklist import find_tasks
 
     paths, lines = find_tasks(words), list[str]()

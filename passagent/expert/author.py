@@ -1,18 +1,19 @@
-"""From the captured graphs of a task and a plan to the files of a candidate."""
+"""From the captured graphs of a task and a plan to the files of a candidate; what these take of a task."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from torch import fx
 
-from passagent.expert.choices import Plan
-from passagent.expert.graph import HEAVY, example, is_free, mutates, op_name
-from passagent.expert.lower.attention import is_attention, lower_attention
-from passagent.expert.lower.expressions import HALF, Trace
-from passagent.expert.lower.region import (
+from passagent.errors import PassagentError, UsageError
+from passagent.expert.choices import CHOICES, Plan, default
+from passagent.expert.graph import HEAVY, example, is_free, mutates, op_name, operators
+from passagent.expert.lower import (
     Lowered,
     Region,
     Types,
@@ -21,17 +22,16 @@ from passagent.expert.lower.region import (
     lower_region,
     named_types,
 )
-from passagent.expert.lower.symbolic_sizes import Unsupported
+from passagent.expert.lower.attention import is_attention, lower_attention
+from passagent.expert.lower.expressions import HALF, Trace
+from passagent.expert.lower.symbolic_sizes import Unsupported, conditions, simplified
 from passagent.expert.lower.windows import bias_of, is_written_out
-from passagent.expert.read import pattern_text
+from passagent.expert.read import graphs, pattern_text
 from passagent.expert.read.fusible_regions import does_nothing, find_regions, is_view, moves_only
-from passagent.expert.schedule import layouts
-from passagent.expert.schedule.schedule import Schedule
-from passagent.expert.write import attention_text, cpp_text, cuda_grid, cuda_text, entry
+from passagent.expert.schedule import Schedule, layouts
+from passagent.expert.write import Kernel, attention_text, cpp_text, cuda_grid, cuda_text, entry, mentioned
 from passagent.expert.write.cuda_grid import Work
 from passagent.expert.write.routes import Route, Variant, distinct, limits
-from passagent.expert.write.wording import conditions, simplified
-from passagent.expert.write.writer import Kernel, mentioned
 from passagent.kernels.layout import Order
 
 
@@ -273,3 +273,90 @@ class FamilyWriter:
             results.orders,
             results.returned,
         )
+
+
+ALONE = "alone: a kernel would not pay"
+VIEW = "a view, which costs nothing"
+
+
+@dataclass(frozen=True)
+class Left:
+    """An operator that stays with eager."""
+
+    operator: str
+    why: str
+    count: int
+    """Over all graphs of the task."""
+
+
+@dataclass(frozen=True)
+class TaskCoverage:
+    """The coverage of a task's operators under the default plan."""
+
+    task: str
+    graphs: int = 0
+    kernels: int = 0
+    """Graphs in which a kernel replaces something."""
+    views: int = 0
+    """Graphs in which nothing but views is rewritten."""
+    regions: list[str] = field(default_factory=list)
+    """The operators of each kind of region, such as `add + layer_norm`."""
+    taken: int = 0
+    """Operators inside regions, over all graphs."""
+    left: list[Left] = field(default_factory=list)
+    error: str | None = None
+    """Why the task could not be read."""
+
+    @property
+    def covered(self) -> bool:
+        """Tell whether a pass rewrites every graph."""
+        return 0 < self.graphs == self.kernels + self.views
+
+
+def cover(task: Path, target: str) -> TaskCoverage:
+    """Find what the expert's first pass takes of a task. Raises UsageError for an unknown target."""
+    if target not in CHOICES:
+        raise UsageError(f"--device {target}: write {' or '.join(CHOICES)}")
+    task_name = task.resolve().name
+    try:
+        captured = graphs(str(task))
+    except PassagentError as error:
+        return TaskCoverage(task_name, error=str(error))
+    authored = author(list(captured), target, default(target))
+    inside = {node for _, region in authored.taken for node in region.nodes}
+    computed = {number for number, region in authored.taken if not all(map(is_view, region.nodes))}
+    every = {number for number, _ in authored.taken}
+    counts: Counter[tuple[str, str]] = Counter()
+    for graph in captured:
+        for node in operators(graph):
+            if node not in inside:
+                name = op_name(node)
+                counts[name, VIEW if is_free(node) else authored.refused.get(name, ALONE)] += 1
+    return TaskCoverage(
+        task_name,
+        len(captured),
+        len(computed),
+        len(every - computed),
+        list(dict.fromkeys(authored.fused)),
+        len(inside),
+        [Left(operator, why, count) for (operator, why), count in counts.most_common()],
+    )
+
+
+@dataclass(frozen=True)
+class Total:
+    """An operator that stays with eager, over all tasks."""
+
+    operator: str
+    why: str
+    tasks: int
+    count: int
+
+
+def totals(tasks: list[TaskCoverage]) -> list[Total]:
+    """Operators that stay with eager, those of the most tasks first."""
+    by_reason: dict[tuple[str, str], list[int]] = {}
+    for missing in (missing for task in tasks for missing in task.left):
+        by_reason.setdefault((missing.operator, missing.why), []).append(missing.count)
+    result = [Total(*reason, len(counts), sum(counts)) for reason, counts in by_reason.items()]
+    return sorted(result, key=lambda t: (-t.tasks, -t.count, t.operator))

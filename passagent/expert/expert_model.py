@@ -185,7 +185,7 @@ def _launches(episode: Episode, plan: Plan) -> Any:
 def candidate(task: str, target: str, plan: Plan) -> tuple[dict[str, str], Any]:
     """The files of a plan (empty: it leaves nothing to fuse), and what the author says of them."""
     from passagent.expert.author import author
-    from passagent.expert.read.reading import graphs
+    from passagent.expert.read import graphs
 
     authored = author(list(graphs(task)), target, plan)
     return authored.files, authored

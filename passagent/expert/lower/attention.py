@@ -16,10 +16,10 @@ import torch
 from torch import fx
 
 from passagent.expert.graph import CALL, FREE_VIEWS, IDENTITIES, PRODUCTS, argument, example, op_name, words
+from passagent.expert.lower import Parameter, Region, Types, lower_region
 from passagent.expert.lower.call import Call, arguments, broadcast, fit, position, regroup, renamed, wrap
 from passagent.expert.lower.expressions import HALVES, Axis, Expr, Trace, Value, parts
 from passagent.expert.lower.formulas import where
-from passagent.expert.lower.region import Parameter, Region, Types, lower_region
 from passagent.expert.lower.symbolic_sizes import ONE, Unsupported
 
 ONE_BLOCK = 128

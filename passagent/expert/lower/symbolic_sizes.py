@@ -1,11 +1,16 @@
 """Sizes of tensors: what they are in the example, and the host expression that gives them at run time.
 
 Sizes are texts that the generated wrapper evaluates on the host. Each carries the value that it had in the
-example (`hint`), and every equality that the lowering relied on is kept as a guard.
+example (`hint`), and every equality that the lowering relied on is kept as a guard. At the end the texts are
+made to read well: sizes without detours, conditions that can fail.
 """
 
 from __future__ import annotations
 
+import ast
+import functools
+import math
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -159,3 +164,214 @@ class Sizes:
 
     def guard(self, condition: str) -> None:
         self.guards[condition] = None
+
+
+_FOLDS: dict[type[ast.AST], Any] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod
+}  # fmt: skip
+_HOLDS: dict[type[ast.AST], Any] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
+    ast.Gt: operator.gt, ast.GtE: operator.ge,
+}  # fmt: skip
+_NEUTRAL: dict[type[ast.AST], int] = {ast.Add: 0, ast.Sub: 0, ast.FloorDiv: 1}
+"""The right operand that changes nothing."""
+
+
+def simplified(text: str) -> str:
+    """An expression over integers with its constants computed and no parenthesis that changes nothing.
+
+    `(1 * (s0[0] * s0[1]))` becomes `s0[0] * s0[1]`, and `1 > 0` becomes `True`.
+    """
+    return _text(_Folding().visit(ast.parse(text.strip(), mode="eval").body))
+
+
+def product(texts: Iterable[str]) -> str:
+    """The product of expressions, simplified; `1` of none."""
+    return simplified(" * ".join(f"({text})" for text in texts) or "1")
+
+
+def conditions(guards: Iterable[str]) -> list[str]:
+    """The guards that can fail, simplified; equal sizes as one chain: `s0[2] == s1[0] == s2[2]`."""
+    groups: list[str | list[str]] = []
+    for guard in _without_implied(list(dict.fromkeys(simplified(text) for text in guards))):
+        sides = _equal_sides(guard)
+        if guard == "True":
+            continue
+        if sides is None:
+            groups.append(guard)
+            continue
+        met = [group for group in groups if isinstance(group, list) and set(group) & set(sides)]
+        if not met:
+            met = [[]]
+            groups += met
+        first, *others = met
+        for other in others:
+            groups.remove(other)
+        first[:] = dict.fromkeys([*first, *(side for other in others for side in other), *sides])
+        first.sort(key=str.isdigit)  # what all are equal to is said last
+    result: list[str] = []
+    for text in (group if isinstance(group, str) else " == ".join(group) for group in groups):
+        middle = _between(result[-1], text) if result else None
+        if middle is None:
+            result.append(text)
+        else:
+            result[-1] += text.removeprefix(middle)
+    return result
+
+
+def before_divisions(guards: Iterable[str]) -> list[str]:
+    """The guards, and before one that divides that the divisor is above zero."""
+    ordered: dict[str, None] = {}
+    for guard in guards:
+        for node in reversed(list(ast.walk(ast.parse(guard, mode="eval")))):  # what stands inside first
+            match node:
+                case ast.BinOp(_, ast.FloorDiv() | ast.Mod(), divisor) if not _integer(divisor):
+                    ordered[f"{_text(divisor)} > 0"] = None
+        ordered[guard] = None
+    return list(ordered)
+
+
+def _without_implied(guards: list[str]) -> list[str]:
+    """Without divisions that hold because others do: `n % (n // k) == 0` if `n % k == 0` is asked before."""
+    named: dict[str, ast.expr] = {}
+    for guard in guards:
+        node = ast.parse(guard, mode="eval").body
+        if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], ast.Eq):
+            left, right = node.left, node.comparators[0]
+            for name, value in ((left, right), (right, left)):
+                if isinstance(name, ast.Name) and isinstance(value, ast.BinOp) and not _divides(value):
+                    named[name.id] = value
+    needed: list[str] = []
+    whole: dict[str, str] = {}
+    """Divisions that were asked for, by the values that are known from them: `n // (n // k)` is `k`."""
+    for guard in guards:
+        node = ast.parse(guard, mode="eval").body
+        if not _divides(node):
+            needed.append(guard)
+            continue
+        if _text(_Cancelling(named, whole).visit(node)) == "True":
+            continue
+        needed.append(guard)
+        match ast.parse(guard, mode="eval").body:
+            case ast.Compare(ast.BinOp(n, ast.Mod(), k), [ast.Eq()], [ast.Constant(0)]):
+                quotient = ast.BinOp(n, ast.FloorDiv(), k)
+                whole[_text(ast.BinOp(n, ast.FloorDiv(), quotient))] = _text(k)
+                whole[_text(ast.BinOp(n, ast.Mod(), quotient))] = "0"
+            case ast.Compare(ast.BinOp(n, ast.FloorDiv(), k), [ast.Eq()], [m]):
+                remainder = f"{_text(ast.BinOp(n, ast.Mod(), k))} == 0"
+                if remainder in needed and not _divides(k) and not _divides(m):  # n is a product
+                    needed = [condition for condition in needed if condition not in (guard, remainder)]
+                    needed.append(f"{_text(n)} == {product([_text(k), _text(m)])}")
+    return needed
+
+
+def _divides(node: ast.expr) -> bool:
+    return any(isinstance(part, ast.FloorDiv | ast.Mod) for part in ast.walk(node))
+
+
+def _between(first: str, second: str) -> str | None:
+    """The expression that `0 <= a` and `a < b` both bound: they can be one comparison."""
+    match ast.parse(first, mode="eval").body, ast.parse(second, mode="eval").body:
+        case ast.Compare(_, below, [*_, last]), ast.Compare(left, above) if _text(last) == _text(left):
+            return _text(left) if all(isinstance(op, ast.Lt | ast.LtE) for op in (*below, *above)) else None
+    return None
+
+
+def _equal_sides(guard: str) -> list[str] | None:
+    """Both sides of an equality of sizes that nothing divides: it may be asked at any time."""
+    node = ast.parse(guard, mode="eval").body
+    if not isinstance(node, ast.Compare) or not all(isinstance(op, ast.Eq) for op in node.ops):
+        return None
+    return None if _divides(node) else [_text(side) for side in (node.left, *node.comparators)]
+
+
+def _text(node: ast.expr) -> str:
+    return ast.unparse(ast.fix_missing_locations(node)).replace("'", '"')
+
+
+class _Folding(ast.NodeTransformer):
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        left, right = self.visit(node.left), self.visit(node.right)
+        if isinstance(node.op, ast.Mult):
+            return _product([*_factors(left), *_factors(right)])
+        a, b, kind = _integer(left), _integer(right), type(node.op)
+        divides_by_zero = b == 0 and kind in (ast.FloorDiv, ast.Mod)
+        if a is not None and b is not None and kind in _FOLDS and not divides_by_zero:
+            return _constant(_FOLDS[kind](a, b))
+        if b is not None and b == _NEUTRAL.get(kind):
+            return left  # type: ignore[no-any-return]
+        if kind is ast.Add and a == 0:
+            return right  # type: ignore[no-any-return]
+        if kind is ast.Mod and b == 1:
+            return _constant(0)
+        return ast.BinOp(left, node.op, right)
+
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        sides = [self.visit(side) for side in (node.left, *node.comparators)]
+        pairs: list[tuple[ast.expr, ast.cmpop, ast.expr]] = []
+        for left, op, right in zip(sides, node.ops, sides[1:], strict=False):
+            a, b = _integer(left), _integer(right)
+            same = isinstance(op, ast.Eq | ast.LtE | ast.GtE) and ast.dump(left) == ast.dump(right)
+            if a is not None and b is not None and type(op) in _HOLDS:
+                same = _HOLDS[type(op)](a, b)
+                if not same:
+                    return ast.Constant(False)
+            if not same:
+                pairs.append((left, op, right))
+        if not pairs:
+            return ast.Constant(True)
+        if len(pairs) < len(node.ops) and len(pairs) > 1:
+            return ast.BoolOp(ast.And(), [ast.Compare(a, [op], [b]) for a, op, b in pairs])
+        return ast.Compare(pairs[0][0], [op for _, op, _ in pairs], [b for _, _, b in pairs])
+
+
+class _Cancelling(_Folding):
+    """Folds with what is known: names as products, and what divides what."""
+
+    def __init__(self, named: dict[str, ast.expr], whole: dict[str, str]) -> None:
+        self.named, self.whole = named, whole
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self.named.get(node.id, node)
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        whole = self.whole.get(_text(node))
+        if whole is not None:
+            return ast.parse(whole, mode="eval").body
+        folded = super().visit_BinOp(node)
+        if not isinstance(folded, ast.BinOp) or not isinstance(folded.op, ast.FloorDiv | ast.Mod):
+            return folded
+        factors, right = (
+            [_text(factor) for factor in _factors(side)] for side in (folded.left, folded.right)
+        )
+        for factor in right:
+            if factor not in factors:
+                return folded
+            factors.remove(factor)
+        return ast.parse(product(factors) if isinstance(folded.op, ast.FloorDiv) else "0", mode="eval").body
+
+
+def _factors(node: ast.expr) -> list[ast.expr]:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        return [*_factors(node.left), *_factors(node.right)]
+    return [node]
+
+
+def _product(factors: list[ast.expr]) -> ast.expr:
+    number = math.prod(n for factor in factors if (n := _integer(factor)) is not None)
+    unknown = [factor for factor in factors if _integer(factor) is None] if number else []
+    if number != 1 or not unknown:
+        unknown.append(_constant(number))
+    return functools.reduce(lambda a, b: ast.BinOp(a, ast.Mult(), b), unknown)
+
+
+def _integer(node: ast.expr) -> int | None:
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        inner = _integer(node.operand)
+        return None if inner is None else -inner
+    is_integer = isinstance(node, ast.Constant) and type(node.value) is int
+    return node.value if is_integer else None  # type: ignore[attr-defined,no-any-return]
+
+
+def _constant(value: int) -> ast.expr:
+    return ast.UnaryOp(ast.USub(), ast.Constant(-value)) if value < 0 else ast.Constant(value)

@@ -29,9 +29,9 @@ from passagent.expert.graph import (
     storage_roots,
     words,
 )
+from passagent.expert.lower import Region, Types, lower_node
 from passagent.expert.lower.attention import attention_nodes, is_attention
 from passagent.expert.lower.expressions import Trace
-from passagent.expert.lower.region import Region, Types, lower_node
 from passagent.expert.lower.symbolic_sizes import Unsupported
 from passagent.expert.lower.windows import bias_of, is_computed
 from passagent.expert.read.pattern_text import qualified

@@ -17,7 +17,7 @@ from torch import fx
 
 from passagent.evaluator.matching.unify import same_literal
 from passagent.expert.graph import ALL_CONVOLUTIONS, argument, arguments, example, op_name, words
-from passagent.expert.lower.region import Parameter, Path, Region
+from passagent.expert.lower import Parameter, Path, Region
 
 _INFIX = {
     operator.add: "+", operator.sub: "-", operator.mul: "*", operator.truediv: "/", operator.pow: "**",

@@ -12,11 +12,11 @@ from collections.abc import Iterable
 from passagent.expert.graph import words
 from passagent.expert.lower.attention import Attention
 from passagent.expert.lower.expressions import HALVES, Axis, Expr, Value, parts
-from passagent.expert.schedule.schedule import Schedule
+from passagent.expert.lower.symbolic_sizes import product
+from passagent.expert.schedule import Schedule
+from passagent.expert.write import Part, TritonKernel, bare, closed, decoded, mentioned
 from passagent.expert.write.cuda_text import within
 from passagent.expert.write.cuda_values import TritonValues
-from passagent.expert.write.wording import product
-from passagent.expert.write.writer import Part, TritonKernel, bare, closed, decoded, mentioned
 from passagent.kernels.layout import Order
 
 KIND = "attention"

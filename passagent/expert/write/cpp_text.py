@@ -1,12 +1,47 @@
-"""C++ kernels for the CPU target: a schedule as text, with OpenMP over rows and vectorised inner loops."""
+"""C++ kernels for the CPU target: a schedule as text, with OpenMP over rows and vectorised inner loops.
+
+Where a kernel goes along one axis and a tensor lies along the last of the rows, each of its elements would
+come from another cache line. A band of rows is brought into a buffer that has the loop's order. What is the
+same in every row is computed once, into a table.
+"""
 
 from __future__ import annotations
 
-from passagent.expert.lower.expressions import FLOATING, HALVES, Expr, parts
-from passagent.expert.schedule.parts import Group, Stage, Store
-from passagent.expert.write.cpp_bands import BAND, TURNING, BandWriter
-from passagent.expert.write.cpp_values import indented
-from passagent.expert.write.writer import Kernel, bare, cost, decoded, mentioned, parenthesised, wrapped
+from passagent.expert.lower.expressions import FLOATING, HALVES, Axis, Expr, parts
+from passagent.expert.schedule.parts import Address, Group, Stage, Store
+from passagent.expert.write import Kernel, bare, cost, decoded, mentioned, parenthesised, wrapped
+from passagent.expert.write.cpp_values import BAND, ValueWriter, indented
+
+FEWEST_ROWS = 8
+"""Rows from which a table pays."""
+LONGEST = 16384
+"""Elements of a table, at most."""
+COSTLY = 4
+"""Operations of a value of float32 that is worth a table; one of 16 bits is worth it for its conversion."""
+
+TURNING = f"""\
+// {BAND} rows of a tensor that lies across them: n elements of each, `step` apart, to rows of floats or back.
+template <class T>
+static void turn(const T* from, int64_t step, int64_t n, int64_t rows, float* to, int64_t width) {{
+  float square[{BAND}][{BAND}];
+  for (int64_t start = 0; start < n; start += {BAND}) {{
+    const int64_t count = std::min<int64_t>({BAND}, n - start);
+    for (int64_t i = 0; i < count; ++i) load_f32(square[i], from + (start + i) * step, rows);
+    for (int64_t k = 0; k < rows; ++k)
+      for (int64_t i = 0; i < count; ++i) to[k * width + start + i] = square[i][k];
+  }}
+}}
+template <class T>
+static void turn_back(const float* from, int64_t width, int64_t n, int64_t rows, T* to, int64_t step) {{
+  for (int64_t i = 0; i < n; ++i) {{
+    float line[{BAND}];
+    for (int64_t k = 0; k < rows; ++k) line[k] = from[k * width + i];
+    store_f32(to + i * step, line, rows);
+  }}
+}}
+"""
+
+VECTOR = "#include <vector>\n"
 
 HELPERS = """\
 // Rows of T as float: float32 in place, 16-bit types through a buffer.
@@ -31,7 +66,7 @@ static inline float either(bool test, float a, float b) {
 """
 
 
-class CppWriter(BandWriter):
+class CppWriter(ValueWriter):
     """One C++ function for all groups of a schedule; `names` are of the inputs."""
 
     def kernel(self, shapes: list[list[str]], parameters: list[str]) -> Kernel:
@@ -55,12 +90,9 @@ class CppWriter(BandWriter):
         returns = "int" if self.s.outside else "void"
         signature = f"{template}{returns} {self.name}({wrapped(arguments, len(self.name) + 8)}) {{"
         end = ["  return 0;"] if self.s.outside else []
-        text = "\n".join([signature, *[line for body in bodies for line in body], *end, "}"])
-        helpers = "#include <vector>\n\n" if self.heap else ""
-        helpers += HELPERS + "\n" if self.blocked else ""
-        helpers += TURNING + "\n" if self.turns else ""
-        helpers += CHOICE + "\n" if self.chooses else ""
-        source = helpers + text + "\n"
+        text = "\n".join([signature, *[line for body in bodies for line in body], *end, "}\n"])
+        needed = {VECTOR: self.heap, HELPERS: self.blocked, TURNING: self.turns, CHOICE: self.chooses}
+        source = "\n".join([*(helper for helper, is_needed in needed.items() if is_needed), text])
         return Kernel(source, self.name, sorted(self.inputs), list(self.sizes), list(self.params))
 
     def check(self, outside: Expr) -> list[str]:
@@ -248,3 +280,120 @@ class CppWriter(BandWriter):
         if stays:
             test = f"({test}) | ({value} != {value})"
         return f"{{ const auto {value} = {bare(body)}; {target} = ({test}) ? {value} : {target};{noted} }}"
+
+    # what is turned, and what depends on the innermost axis alone
+
+    def find_band(self, group: Group) -> None:
+        """Choose the loads and stores of a group that are turned."""
+        if not group.rows:
+            return
+        row, across = group.rows[-1], dict[Expr | int, bool]()
+        for stage in group.stages:
+            accesses: list[tuple[Expr | int, str]] = [(e, e.dtype) for e in stage.values if e.kind == "load"]
+            accesses += [(id(s), s.expr.dtype) for s in stage.stores]
+            for key, dtype in accesses:
+                is_across = self._across(self.s.addresses[key], dtype, row, stage, group)
+                across[key] = is_across and across.get(key, True)
+        keys = [key for key, is_across in across.items() if is_across]
+        if keys:
+            self.band = row
+            size = f"{BAND} * {self._width(group)}"
+            # loads by the number of their input, then stores
+            for key in sorted(keys, key=lambda key: (1, 0) if isinstance(key, int) else (0, key.data)):
+                self.turned[key] = self.fresh("turned")
+                self.buffers.append((self.turned[key], "float", size))
+
+    def _across(self, address: Address, dtype: str, row: Axis, stage: Stage, group: Group) -> bool:
+        loops = stage.loops if group.tile is None else [*stage.loops[:-1], group.tile]
+        if dtype not in {*HALVES, "float32"} or stage.loops != loops or len(loops) != 1:
+            return False
+        vector = loops[0]
+        if self.is_short(vector) or vector is not self._vector(group):
+            return False
+        steps, axes = address.terms, {*group.rows, vector}
+        plain = set(steps) <= axes and all(e is None for e, _ in address.rest)
+        return plain and steps.get(row) == (1, ()) and vector in steps and steps[vector] != (1, ())
+
+    def banded(self, group: Group, inner: list[str]) -> list[str]:
+        """The rows of a band around `inner`, between what is turned before and after them."""
+        assert self.band is not None
+        name, size, vector = self.axis_name(self.band), self.axis_size(self.band), self._vector(group)
+        before, after = [f"const int64_t first = band * {BAND};"], list[str]()
+        before.append(f"const int64_t high = std::min<int64_t>({BAND}, {size} - first);")
+        width = self._width(group).strip("()")
+        count = "count" if vector is group.tile else self.extent(vector)
+        for key, buffer in self.turned.items():
+            address = self.s.addresses[key]
+            step = self.mono(address.terms[vector])
+            if isinstance(key, int):
+                number = next(store.out for store in group.stores if id(store) == key)
+                place = self._place(self.outputs[number], address, group)
+                after.append(f"turn_back({buffer}.data(), {width}, {count}, high, {place}, {step});")
+            else:
+                self.inputs[key.data] = key.dtype
+                place = self._place(self.names[key.data], address, group)
+                before.append(f"turn({place}, {step}, {count}, high, {buffer}.data(), {width});")
+        loop = f"for (int64_t {name} = first; {name} < first + high; ++{name}) {{"
+        return [*before, loop, *indented(inner), "}", *after]
+
+    def _place(self, name: str, address: Address, group: Group) -> str:
+        """Where a band begins in a tensor."""
+        index: dict[Axis | None, str] = {axis: self.axis_name(axis) for axis in group.rows}
+        index |= {self.band: "first", group.tile: "start"}
+        terms = [self.scaled(text, address.terms[a]) for a, text in index.items() if a in address.terms]
+        return " + ".join([name, *terms, *(self.mono(mono) for _, mono in address.rest)])
+
+    def find_tables(self, group: Group) -> list[str]:
+        """Choose the tables of a group; the lines that fill them."""
+        rows = [*group.rows, *([group.tile] if group.tile else [])]
+        fewest = FEWEST_ROWS * (group.tile.size.hint if group.tile else 1)
+        chosen: dict[Expr, Axis] = {}
+        for stage in group.stages:
+            if len(stage.loops) == 1 and self.s.volume(rows) >= fewest:
+                chosen |= dict.fromkeys(self._tables_of(stage), stage.loops[0])
+        stems = {e: f"{self.names[x.data]}_table" if (x := _converted(e)) else "table" for e in chosen}
+        names = {e: self.fresh(stem) for e, stem in stems.items()}
+        lines = [line for e, axis in chosen.items() for line in self._filled(e, axis, names[e])]
+        self.tables = names
+        return lines
+
+    def _tables_of(self, stage: Stage) -> list[Expr]:
+        """The largest values of a stage that depend on its axis alone and are worth a table."""
+        axis = stage.loops[0]
+        if self.is_short(axis) or axis.size.hint > LONGEST:
+            return []
+
+        def pays(e: Expr) -> bool:
+            if self.s.axes(e.every) != {axis} or e.dtype not in {*HALVES, "float32"}:
+                return False
+            return cost(e) >= COSTLY or any(p.kind == "load" and p.dtype in HALVES for p in parts(e))
+
+        values = parts(*stage.bodies, whole=lambda e: e.kind == "reduce" or pays(e))
+        return [e for e in values if e.kind != "reduce" and pays(e)]
+
+    def _filled(self, e: Expr, axis: Axis, name: str) -> list[str]:
+        """The loop that fills a table."""
+        group, self.g = self.g, Group([], None, [])
+        stage = Stage([axis], [])
+        self.begin(stage)
+        self.uses = dict.fromkeys(parts(e), 2)
+        size = self.axis_size(axis)
+        self.buffers.append((name, "float", size))
+        load = _converted(e)
+        if load is not None and self.walks(self.s.addresses[load]):
+            self.inputs[load.data] = load.dtype
+            row, _ = self.pointer(self.names[load.data], load.dtype, self.s.addresses[load], const=True)
+            lines = [*self.scope.lines[0], f"load_f32(&{name}[0], {row}, {size});"]
+        else:
+            value = self.emit(e, 1)
+            self.scope.lines[1].append(f"{name}[start + j] = {value};")
+            lines = self.nest(stage)
+        self.g = group
+        return lines
+
+
+def _converted(e: Expr) -> Expr | None:
+    """The load of 16 bits that `e` is as a float, and no more than that."""
+    if e.kind == "op" and e.data == "cast" and e.dtype == "float32":
+        e = e.args[0]
+    return e if e.kind == "load" and e.dtype in HALVES else None

@@ -10,9 +10,9 @@ from passagent.expert.choices import Plan
 from passagent.expert.graph import words
 from passagent.expert.lower.expressions import FLOATING, HALVES, Axis, Expr
 from passagent.expert.lower.symbolic_sizes import Unsupported
+from passagent.expert.schedule import Schedule
 from passagent.expert.schedule.parts import Address, Group, Stage
-from passagent.expert.schedule.schedule import Schedule
-from passagent.expert.write.writer import INFIX, Writer, bare, closed, parenthesised
+from passagent.expert.write import INFIX, Writer, bare, closed, parenthesised
 
 _PRELUDE = {"exp", "exp_added", "exp_below", "log10"}  # whose float32 form the prelude defines
 FUNCTIONS = {**dict.fromkeys(("exp", "exp_added", "exp_below"), "exp"), "abs": "fabs"}

@@ -1,6 +1,6 @@
 """Triton kernels for the CUDA target: a group of a schedule is one kernel.
 
-A program handles a block of (ROWS, BLOCK) elements; `block_axes.py` says which axes these are. Values that
+A program handles a block of (ROWS, BLOCK) elements; `cuda_grid.py` says which axes these are. Values that
 vary along the lanes only are (1, BLOCK), values of a row (ROWS, 1).
 """
 
@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from passagent.expert.lower import deciding
 from passagent.expert.lower.expressions import HALVES, Axis, Expr, parts
-from passagent.expert.lower.region import deciding
-from passagent.expert.lower.symbolic_sizes import Unsupported
-from passagent.expert.schedule.block_axes import block_form
+from passagent.expert.lower.symbolic_sizes import Unsupported, product
+from passagent.expert.schedule import Schedule
 from passagent.expert.schedule.parts import Group, Stage, Store
-from passagent.expert.schedule.schedule import Schedule
+from passagent.expert.write import Part, TritonKernel, bare, closed, decoded, mentioned
+from passagent.expert.write.cuda_grid import block_form
 from passagent.expert.write.cuda_values import TYPES, TritonValues
-from passagent.expert.write.wording import product
-from passagent.expert.write.writer import Part, TritonKernel, bare, closed, decoded, mentioned
 
 IN_PLACE = "what writes in place"
 BYTES = {**dict.fromkeys(HALVES, 2), "float64": 8, "int64": 8, "int16": 2, "bool": 1, "int8": 1, "uint8": 1}

@@ -9,10 +9,10 @@ import torch
 
 from passagent.expert.lower.expressions import FLOATING, HALVES, INTEGERS, Axis, Expr
 from passagent.expert.lower.symbolic_sizes import Unsupported
-from passagent.expert.schedule.block_axes import Form
+from passagent.expert.schedule import Schedule
 from passagent.expert.schedule.parts import Address, Group, Mono
-from passagent.expert.schedule.schedule import Schedule
-from passagent.expert.write.writer import INFIX, Writer, bare, closed
+from passagent.expert.write import INFIX, Writer, bare, closed
+from passagent.expert.write.cuda_grid import Form
 
 TYPES = {name: f"tl.{name}" for name in ("float32", "float64", *INTEGERS)} | {"bool": "tl.int1"}
 

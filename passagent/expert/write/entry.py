@@ -21,7 +21,7 @@ from passagent.evaluator.matching.rewrite import replace_match
 from passagent.evaluator.result import MANIFEST
 from passagent.expert.choices import Plan
 from passagent.expert.graph import arguments, example, op_name, words
-from passagent.expert.lower.region import Parameter, Region
+from passagent.expert.lower import Parameter, Region
 from passagent.expert.read import pattern_text
 from passagent.expert.read.fusible_regions import does_nothing
 from passagent.expert.read.pattern_text import write_pattern

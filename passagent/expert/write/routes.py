@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from passagent.expert.lower.symbolic_sizes import before_divisions, conditions
+from passagent.expert.write import Function, Kernel, Part, TritonKernel, mentioned
 from passagent.expert.write.cuda_grid import grid, part_lines, part_numbers
-from passagent.expert.write.wording import before_divisions, conditions
-from passagent.expert.write.writer import Function, Kernel, Part, TritonKernel, mentioned
 from passagent.kernels.layout import Order
 
 
