@@ -28,8 +28,8 @@ from passagent.expert.lower.symbolic_sizes import Unsupported, conditions, simpl
 from passagent.expert.lower.windows import bias_of, is_written_out
 from passagent.expert.read import graphs, pattern_text
 from passagent.expert.read.fusible_regions import does_nothing, find_regions, is_view, moves_only
-from passagent.expert.schedule import Schedule, layouts
-from passagent.expert.write import Kernel, attention_text, cpp_text, cuda_grid, cuda_text, entry, mentioned
+from passagent.expert.schedule import layouts
+from passagent.expert.write import attention_text, cpp_text, cuda_grid, cuda_text, entry, mentioned
 from passagent.expert.write.cuda_grid import Work
 from passagent.expert.write.routes import Route, Variant, distinct, limits
 from passagent.kernels.layout import Order
@@ -144,18 +144,6 @@ def _library_call(family: entry.Family, name: str) -> str:
     return pattern_text.call(node, leaf)
 
 
-@dataclass(frozen=True)
-class Results:
-    """A kernel's results: names, and the plan's words for those that it allocates."""
-
-    outputs: list[str]
-    shapes: list[list[str]]
-    dtypes: list[str]
-    orders: list[Order]
-    returned: list[str]
-    """The returned inputs, as in Variant."""
-
-
 class FamilyWriter:
     """Writes the kernels of a family's regions."""
 
@@ -185,10 +173,10 @@ class FamilyWriter:
         if is_attention(region):
             attention, order = lower_attention(region, self.taken, types, self.inputs), self.outputs[0]
             kernel, shape = attention_text.attention_kernel(
-                attention, self.name, names, self.parameters, order, self.plan.stages
+                attention, self.name, names, self.parameters, order, self.plan
             )
-            results = Results(["out"], [shape], [attention.output.dtype], [order], [""])
-            return self._variant_of(kernel, attention.trace, results, region, self.inputs)
+            variant = Variant(kernel, [shape], [attention.output.dtype], [order], [""])
+            return self._completed(variant, attention.trace, region, self.inputs)
         low = lower_region(region, self.taken, self.target, types, self.inputs)
         low.trace.decisive = decides_later(region)
         library = {
@@ -229,50 +217,30 @@ class FamilyWriter:
         shapes = [list(map(str, low.outputs[j].refresh().shape)) for j in new]
         dtypes = [low.outputs[j].dtype for j in new]
         returns = [names[k] if k is not None else "" for k in returned]
-        results = Results(outputs, shapes, dtypes, [orders[j] for j in new], returns)
-        return self._kernel(schedule, names, results, region)
+        writer = {"cpu": cpp_text.CppWriter, "cuda": cuda_text.TritonWriter}[self.target]
+        kernel = writer(schedule, self.name, names, outputs, self.plan).kernel(shapes, self.parameters)
+        variant = Variant(kernel, shapes, dtypes, [orders[j] for j in new], returns)
+        lying = [*self.inputs, *[()] * (len(names) - len(self.inputs))]
+        return self._completed(variant, schedule.trace, region, lying)
 
-    def _kernel(self, schedule: Schedule, names: list[str], results: Results, region: Region) -> Variant:
-        """The kernel of a schedule, and what its plan says; `names` are its inputs'."""
-        if self.target == "cuda":
-            outputs, shapes = results.outputs, results.shapes
-            kernel: Kernel = cuda_text.generate(schedule, self.name, names, outputs, shapes, self.parameters)
-        else:
-            writer = cpp_text.CppWriter(schedule, self.name, names, results.outputs, self.plan)
-            kernel = writer.kernel(results.shapes, self.parameters)
-        orders = [*self.inputs, *[()] * (len(names) - len(self.inputs))]
-        return self._variant_of(kernel, schedule.trace, results, region, orders)
-
-    def _variant_of(
-        self, kernel: Kernel, trace: Trace, results: Results, region: Region, orders: list[Order]
-    ) -> Variant:
-        """Return the plan's text of a kernel; `orders` are its inputs'. Raises Unsupported."""
-        input_dtypes, shapes, dtypes = tuple(trace.dtypes[: len(orders)]), results.shapes, results.dtypes
+    def _completed(self, v: Variant, trace: Trace, region: Region, orders: list[Order]) -> Variant:
+        """The variant with what its plan says of its inputs, which lie in `orders`. Raises Unsupported."""
+        kernel, input_dtypes = v.kernel, tuple(trace.dtypes[: len(orders)])
         generic = next((k for k in kernel.inputs if input_dtypes[k] == "half"), None)
-        if generic is None and ("half" in dtypes or "<T>" in kernel.source or "T*" in kernel.source):
+        if generic is None and ("half" in v.dtypes or "<T>" in kernel.source or "T*" in kernel.source):
             raise Unsupported("dtype", "no input tells the 16-bit type of the result")
         kinds = list(zip(input_dtypes, orders, strict=True))
-        like: list[int | None] = []
-        for shape, dtype, order in zip(shapes, dtypes, results.orders, strict=True):
+        for shape, dtype, order in zip(v.shapes, v.dtypes, v.orders, strict=True):
             lying = [shape[d] for d in order or range(len(shape))]
             alike = [k for k in kernel.inputs if kinds[k] == (dtype, order)]
-            like.append(next((k for k in alike if list(map(str, trace.inputs[k])) == lying), None))
+            v.like.append(next((k for k in alike if list(map(str, trace.inputs[k])) == lying), None))
         kernel.sizes = [simplified(size) for size in kernel.sizes]
-        return Variant(
-            kernel,
-            conditions(trace.guards),
-            [[simplified(size) for size in shape] for shape in shapes],
-            dtypes,
-            like,
-            generic,
-            input_dtypes,
-            (str(example(region.inputs[generic]).dtype).removeprefix("torch."),)
-            if generic is not None
-            else (),
-            tuple(len(sizes) for sizes in trace.inputs[: len(orders)]),
-            results.orders,
-            results.returned,
-        )
+        v.guards, v.shapes = conditions(trace.guards), [list(map(simplified, shape)) for shape in v.shapes]
+        v.generic, v.input_dtypes = generic, input_dtypes
+        if generic is not None:
+            v.generic_dtypes = (str(example(region.inputs[generic]).dtype).removeprefix("torch."),)
+        v.ranks = tuple(len(sizes) for sizes in trace.inputs[: len(orders)])
+        return v
 
 
 ALONE = "alone: a kernel would not pay"

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from passagent.evaluator.matching.effects import written
+
 
 def words(text: str) -> frozenset[str]:
     """A set of names that are written side by side."""
@@ -107,31 +109,7 @@ def rebuild(value: Any, replace: Any, path: tuple[Any, ...] = ()) -> Any:
 
 def mutates(node: fx.Node) -> fx.Node | None:
     """The node whose tensor an operator writes into, if it does."""
-    name = op_name(node)
-    first = node.args[0] if node.args else node.kwargs.get("input")
-    if not isinstance(first, fx.Node):
-        return None
-    inplace = name.endswith("_") and not name.endswith("__") and node.op == "call_method"
-    inplace = inplace or name in {"iadd", "isub", "imul", "itruediv", "ipow", "setitem", "relu_"}
-    inplace = inplace or argument(node, _INPLACE.get(name, len(node.args)), "inplace") is True
-    return first if inplace else None
-
-
-_INPLACE = dict.fromkeys(("relu", "silu", "hardswish", "hardsigmoid", "relu6", "mish", "selu"), 1)
-_INPLACE |= {"leaky_relu": 2, "elu": 2, "celu": 2, "dropout2d": 3, "hardtanh": 3}
-"""The places of the arguments that make operators write in place."""
-
-
-def storage_roots(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
-    """For each node the node whose storage it (possibly) views, by the aliasing rules of the operators."""
-    roots = {node: node for node in graph.nodes}
-    for node in operators(graph):
-        first, source = node.args[0] if node.args else None, mutates(node)
-        if source is None and isinstance(first, fx.Node) and op_name(node) in FREE_VIEWS | IDENTITIES:
-            source = first
-        if source is not None:
-            roots[node] = roots[source]
-    return roots
+    return next(iter(written(node)), None)
 
 
 def is_tensor(node: fx.Node) -> bool:

@@ -298,32 +298,33 @@ def _affine(c: Call, values: list[Value], options: dict[str, Any], form: Any, co
 
 def _centred(x: Any, m: Any, r: Any, gamma: Any, beta: Any) -> Any:
     """Normalise like eager's layer_norm on CUDA: gamma * (r * (x - m)) + beta; nothing of equal elements."""
-    scaled = (x - m) * r
-    if gamma is not None and beta is not None:
-        return fma(scaled, gamma, beta)
-    if gamma is not None:
-        return scaled * gamma
-    return scaled if beta is None else scaled + beta
+    return _scaled((x - m) * r, gamma, beta)
+
+
+def _scaled(x: Any, by: Any, beta: Any = None) -> Any:
+    """x * by + beta, as far as these are given."""
+    if by is None:
+        return x if beta is None else x + beta
+    return x * by if beta is None else fma(x, by, beta)
 
 
 def _by_channel(x: Any, m: Any, r: Any, gamma: Any, beta: Any) -> Any:
     """Normalise as eager's batch_norm on the CPU does: a scale and a shift of the channel."""
-    alpha = r * gamma if gamma is not None else r
+    alpha = _scaled(r, gamma)
     shift = m * alpha
     return fma(x, alpha, beta - shift if beta is not None else -shift)
 
 
 def _of_channel(x: Any, m: Any, r: Any, gamma: Any, beta: Any) -> Any:
     """Normalise as eager's batch_norm on CUDA does: gamma * (x - m) * r + beta."""
-    centred = x - m if gamma is None else gamma * (x - m)
-    return centred * r if beta is None else fma(centred, r, beta)
+    return _scaled(x - m if gamma is None else gamma * (x - m), r, beta)
 
 
 def _of_group(x: Any, m: Any, r: Any, gamma: Any, beta: Any) -> Any:
     """Normalise as eager's group_norm on CUDA does: one multiply-add with a channel's scale and shift."""
     if gamma is None and beta is None:
         return _centred(x, m, r, gamma, beta)
-    scale = r if gamma is None else r * gamma
+    scale = _scaled(r, gamma)
     return fma(scale, x, -scale * m if beta is None else fma(-scale, m, beta))
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import functools
 import math
-import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -166,13 +165,6 @@ class Sizes:
         self.guards[condition] = None
 
 
-_FOLDS: dict[type[ast.AST], Any] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod
-}  # fmt: skip
-_HOLDS: dict[type[ast.AST], Any] = {
-    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
-    ast.Gt: operator.gt, ast.GtE: operator.ge,
-}  # fmt: skip
 _NEUTRAL: dict[type[ast.AST], int] = {ast.Add: 0, ast.Sub: 0, ast.FloorDiv: 1}
 """The right operand that changes nothing."""
 
@@ -296,8 +288,8 @@ class _Folding(ast.NodeTransformer):
             return _product([*_factors(left), *_factors(right)])
         a, b, kind = _integer(left), _integer(right), type(node.op)
         divides_by_zero = b == 0 and kind in (ast.FloorDiv, ast.Mod)
-        if a is not None and b is not None and kind in _FOLDS and not divides_by_zero:
-            return _constant(_FOLDS[kind](a, b))
+        if a is not None and b is not None and not divides_by_zero:
+            return _constant(eval(_text(ast.BinOp(left, node.op, right))))
         if b is not None and b == _NEUTRAL.get(kind):
             return left  # type: ignore[no-any-return]
         if kind is ast.Add and a == 0:
@@ -312,8 +304,8 @@ class _Folding(ast.NodeTransformer):
         for left, op, right in zip(sides, node.ops, sides[1:], strict=False):
             a, b = _integer(left), _integer(right)
             same = isinstance(op, ast.Eq | ast.LtE | ast.GtE) and ast.dump(left) == ast.dump(right)
-            if a is not None and b is not None and type(op) in _HOLDS:
-                same = _HOLDS[type(op)](a, b)
+            if a is not None and b is not None:
+                same = eval(_text(ast.Compare(left, [op], [right])))
                 if not same:
                     return ast.Constant(False)
             if not same:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from passagent.evaluator.matching.effects import transformed
+from passagent.evaluator.matching.effects import Memory, transformed
 from passagent.expert.graph import (
     CONVOLUTIONS,
     DROPOUTS,
@@ -26,7 +26,6 @@ from passagent.expert.graph import (
     op_name,
     operators,
     results,
-    storage_roots,
     words,
 )
 from passagent.expert.lower import Region, Types, lower_node
@@ -145,17 +144,18 @@ def _input(trace: Trace, node: fx.Node) -> Any:
 
 def _refuse_shared_writes(graph: fx.Graph, inside: set[fx.Node], refused: dict[str, str]) -> None:
     """An operator that writes in place is lowered out of place: nobody else may see the tensor later."""
-    storage, order = storage_roots(graph), {node: k for k, node in enumerate(graph.nodes)}
+    memory = Memory(graph)
+    storage, order = memory.roots, memory.position
     for node in list(inside):
         written = mutates(node)
         if written is None:
             continue
-        if not node.users and storage[written].op == "placeholder":
+        if not node.users and any(root.op == "placeholder" for root in storage[written]):
             inside.discard(node)
             refused[op_name(node)] = "is there for what it leaves in an input"
             continue
         for other in graph.nodes:
-            if other is node or storage[other] is not storage[written]:
+            if other is node or not storage[other] & storage[written]:
                 continue
             later = [u for u in other.users if order[u] > order[node]]
             if other is written or mutates(other) is not None:
@@ -173,7 +173,7 @@ def _refuse_shared_writes(graph: fx.Graph, inside: set[fx.Node], refused: dict[s
 def _depths(graph: fx.Graph, inside: set[fx.Node]) -> dict[fx.Node, int]:
     """Outside operators on the longest way to each node, also by memory: regions of one depth are convex."""
     depth: dict[fx.Node, int] = {}
-    storage, writers = storage_roots(graph), list[fx.Node]()
+    storage, writers = Memory(graph).roots, list[fx.Node]()
     for node in graph.nodes:
         before = [
             depth[a]
@@ -203,9 +203,9 @@ def _begins_anew(node: fx.Node, source: fx.Node, inside: set[fx.Node]) -> bool:
     return computed in inside and reads_often(node, source)
 
 
-def _shares_with(node: fx.Node, writer: fx.Node, storage: dict[fx.Node, fx.Node]) -> bool:
+def _shares_with(node: fx.Node, writer: fx.Node, storage: dict[fx.Node, frozenset[Any]]) -> bool:
     """Tell whether a node is of, or reads, the memory that another writes."""
-    return any(storage[a] is storage[writer] for a in [node, *node.all_input_nodes])
+    return any(storage[a] & storage[writer] for a in [node, *node.all_input_nodes])
 
 
 def _components(graph: fx.Graph, inside: set[fx.Node], depth: dict[fx.Node, int]) -> list[list[fx.Node]]:

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 from itertools import permutations
 from typing import Any
 
 from passagent.expert.lower.call import position
 from passagent.expert.lower.expressions import Axis, Expr, Trace, Value, parts
 from passagent.expert.lower.symbolic_sizes import Size, Unsupported
-from passagent.expert.schedule.parts import (
+from passagent.expert.schedule.stages import (
     Address,
     Group,
     Item,
@@ -40,8 +41,10 @@ class Schedule:
 
     volume = staticmethod(volume)
 
-    def __init__(self, trace: Trace, outputs: list[Value], target: str = "cpu") -> None:
-        """Schedule the stores of the outputs."""
+    def __init__(
+        self, trace: Trace, outputs: list[Value], target: str = "cpu", others: Sequence[Expr] = ()
+    ) -> None:
+        """Schedule the stores of the outputs; what `others` read has its addresses, too."""
         self.trace, self.target = trace, target
         self.merged: dict[Axis, Axis] = {}
         self.addresses: dict[Any, Address] = {}
@@ -52,17 +55,21 @@ class Schedule:
             self.addresses[id(store)] = self.linear(store.index, store.sizes)
             self._visit(store.expr)
         self.outside = list(map(trace.resolve, trace.outside))
-        for e in self.outside:
+        for e in [*self.outside, *others]:
             self._visit(e)
         self._merge()
         self.order = self._order()
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        """The stores that are written by one group of loops each."""
         together: list[list[Store]] = []
         for store in self.stores:
             fitting = next((stores for stores in together if self._together(stores, store)), None)
             if fitting is None:
                 together.append(fitting := [])
             fitting.append(store)
-        self.groups = list(map(self._group, together))
+        return list(map(self._group, together))
 
     # addresses
 

@@ -17,7 +17,7 @@ from passagent.expert.graph import CONVOLUTIONS, example, op_name
 from passagent.expert.lower import Region
 from passagent.expert.lower.expressions import Axis, Trace, Value, parts
 from passagent.expert.schedule import Schedule
-from passagent.expert.schedule.parts import Address, Group
+from passagent.expert.schedule.stages import Address, Group
 from passagent.kernels.layout import LONGEST, Order
 
 DEVICE_DECIDES = {"group_norm", "instance_norm", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle"}

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from passagent.expert.lower.expressions import HALVES, Axis, Expr, parts
+from passagent.expert.choices import Plan
+from passagent.expert.lower.expressions import FLOATING, HALVES, Axis, Expr, parts
 from passagent.expert.schedule import Schedule
-from passagent.expert.schedule.parts import Mono, Stage, Store
+from passagent.expert.schedule.stages import Mono, Stage, Store
 
 CTYPES = {"half": "T", "float16": "float16", "bfloat16": "bfloat16"}
 CTYPES |= {"float32": "float", "float64": "double", "bool": "bool"}
@@ -143,8 +145,10 @@ class Writer:
     number: Callable[[float, str], str]
     index_text: Callable[[Axis], str]
 
-    def __init__(self, schedule: Schedule, name: str, names: list[str], outputs: list[str]) -> None:
-        self.s, self.name, self.names, self.outputs = schedule, name, names, outputs
+    def __init__(
+        self, schedule: Schedule, name: str, names: list[str], outputs: list[str], plan: Plan
+    ) -> None:
+        self.s, self.name, self.names, self.outputs, self.plan = schedule, name, names, outputs, plan
         self.sizes: dict[str, str] = {}
         self.params: dict[str, None] = {}
         self.inputs: dict[int, str] = {}
@@ -158,6 +162,14 @@ class Writer:
     def fresh(self, stem: str) -> str:
         self.counts[stem] = self.counts.get(stem, 0) + 1
         return stem if self.counts[stem] == 1 else f"{stem}{self.counts[stem]}"
+
+    def take(self, texts: Iterable[str], parameters: list[str]) -> None:
+        """Have the kernel take the inputs and the pattern's parameters that host expressions name."""
+        named = set(mentioned([*(f"s{k}" for k in range(len(self.names))), *parameters], texts))
+        for k, dtype in enumerate(self.s.trace.dtypes[: len(self.names)]):
+            if f"s{k}" in named:
+                self.inputs.setdefault(k, dtype)
+        self.params.update(dict.fromkeys(p for p in parameters if p in named))
 
     def size(self, text: str) -> str:
         if text not in self.sizes:
@@ -286,6 +298,17 @@ def cost(expr: Expr) -> int:
         elif e.kind not in {"const", "size", "param", "axis", "reduce"}:
             total += _COSTS.get(e.data, 0) or (2 if e.dtype in HALVES else 1)
     return total
+
+
+def literal(value: float | int | bool, dtype: str, words: dict[str, str], suffix: str = "") -> str:
+    """A number as an element of a dtype has it; `words` are the target's for infinities, NaN and truth."""
+    if dtype not in FLOATING:
+        number = str(bool(value) if dtype == "bool" else int(value))
+        return words.get(number, number)
+    overflows = dtype != "float64" and abs(value) > 3.4028234663852886e38
+    number = repr(math.copysign(math.inf, value) if overflows else float(value))
+    text = words.get(number, number + suffix)
+    return f"({text})" if value < 0 and number not in words else text
 
 
 def parenthesised(text: str) -> str:

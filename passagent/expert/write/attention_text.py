@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from passagent.expert.choices import Plan
 from passagent.expert.graph import words
 from passagent.expert.lower.attention import Attention
 from passagent.expert.lower.expressions import HALVES, Axis, Expr, Value, parts
 from passagent.expert.lower.symbolic_sizes import product
 from passagent.expert.schedule import Schedule
+from passagent.expert.schedule.stages import Group
 from passagent.expert.write import Part, TritonKernel, bare, closed, decoded, mentioned
 from passagent.expert.write.cuda_text import within
 from passagent.expert.write.cuda_values import TritonValues
@@ -42,15 +44,9 @@ class Placed(Schedule):
     """Where an attention's loads and its store go: addresses alone, no stages."""
 
     def __init__(self, low: Attention, output: Value) -> None:
-        self.trace, self.target, self.low = low.trace, "cuda", low
-        self.merged, self.addresses, self.bare, self._seen = {}, {}, set(), set()
-        self.stores = self._stores([output])
+        self.low = low
+        super().__init__(low.trace, [output], "cuda", (low.query, low.key, low.value, low.score, low.weight))
         (self.store,) = self.stores
-        self.addresses[id(self.store)] = self.linear(self.store.index, self.store.sizes)
-        for expr in (low.query, low.key, low.value, low.score, low.weight, output.expr):
-            self._visit(expr)
-        self._merge()
-        self.order = self._order()
 
     def _mergeable(self, a: Axis, b: Axis, reduces: list[Expr]) -> bool:
         """Axes of one role only."""
@@ -67,9 +63,9 @@ class AttentionText(TritonValues):
 
     s: Placed
 
-    def __init__(self, low: Attention, schedule: Placed, name: str, names: list[str]) -> None:
-        super().__init__(schedule, name, [*names, "scores", "weights", "result"], ["out"])
-        self.low = low
+    def __init__(self, low: Attention, schedule: Placed, name: str, names: list[str], plan: Plan) -> None:
+        super().__init__(schedule, name, [*names, "scores", "weights", "result"], ["out"], plan)
+        self.low, self.g = low, Group([], None, [])
         self.counts.update(dict.fromkeys(_OWN, 1))
         every = parts(low.query, low.key, low.value, low.score)
         halves = (self.names[e.data] for e in every if e.kind == "load" and e.dtype == "half")
@@ -94,9 +90,6 @@ class AttentionText(TritonValues):
     def mask(self, axes: Iterable[Axis]) -> str:
         axes = set(axes)
         return " & ".join(dict.fromkeys(mask for axis, mask in self.masks.items() if axis in axes)) or "True"
-
-    def in_one_stage(self, e: Expr) -> bool:
-        return True
 
     def is_each(self, e: Expr) -> bool:
         axes = self.s.axes(e.axes)
@@ -252,14 +245,14 @@ class AttentionText(TritonValues):
 
 
 def attention_kernel(
-    low: Attention, name: str, names: list[str], parameters: list[str], order: Order, stages: int
+    low: Attention, name: str, names: list[str], parameters: list[str], order: Order, plan: Plan
 ) -> tuple[TritonKernel, list[str]]:
     """The kernel of an attention whose output lies in that order, and host expressions of its shape."""
     output = low.output
     shape = list(map(str, output.shape))
     stored = Value([output.dims[d] for d in order], output.expr) if order else output
     schedule = Placed(low, stored)
-    writer = AttentionText(low, schedule, name, names)
+    writer = AttentionText(low, schedule, name, names, plan)
     writer.body()
     sides = {"heads": writer.heads, "rows": writer.rows, "columns": writer.columns}
     host = {key: product(str(a.size) for a in axes) for key, axes in sides.items()}
@@ -269,7 +262,7 @@ def attention_kernel(
     part = Part(writer.lines, [host["heads"]], host["columns"], False, KIND, host["rows"], "", hints)
     padded = {"DEPTH": writer.deep, "WIDTH": writer.width}
     part.padded = {key: product(str(a.size) for a in axes) for key, axes in padded.items()}
-    part.stages = stages
+    part.stages = plan.stages
     part.each = {"half": f"{writer.generic}.dtype.itemsize", "float32": "4"}.get(low.query.dtype, "2")
     texts = [*shape, *low.trace.guards, *writer.sizes, *host.values(), *part.padded.values()]
     writer.params.update(dict.fromkeys(mentioned(parameters, texts)))

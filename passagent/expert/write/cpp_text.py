@@ -8,8 +8,8 @@ same in every row is computed once, into a table.
 from __future__ import annotations
 
 from passagent.expert.lower.expressions import FLOATING, HALVES, Axis, Expr, parts
-from passagent.expert.schedule.parts import Address, Group, Stage, Store
-from passagent.expert.write import Kernel, bare, cost, decoded, mentioned, parenthesised, wrapped
+from passagent.expert.schedule.stages import Address, Group, Stage, Store
+from passagent.expert.write import Kernel, bare, cost, decoded, parenthesised, wrapped
 from passagent.expert.write.cpp_values import BAND, ValueWriter, indented
 
 FEWEST_ROWS = 8
@@ -78,9 +78,7 @@ class CppWriter(ValueWriter):
         alone = len(self.s.groups) == 1
         bodies = [*map(self.check, self.s.outside), *(self.group(g, alone) for g in self.s.groups)]
         texts = [*(t for s in shapes for t in s), *self.s.trace.guards, *self.sizes]
-        for name in mentioned([f"s{k}" for k in range(len(self.names))], texts):
-            self.inputs.setdefault(int(name[1:]), self.s.trace.dtypes[int(name[1:])])
-        self.params.update(dict.fromkeys(mentioned(parameters, texts)))
+        self.take(texts, parameters)
         types = {store.out: store.expr.dtype for store in self.s.stores}
         arguments = [f"const {self.ctype(d)}* {self.names[k]}" for k, d in sorted(self.inputs.items())]
         arguments += [f"{'int64_t' if n.startswith('size') else 'double'} {n}" for n in self.params]

@@ -6,13 +6,11 @@ import math
 from collections.abc import Callable
 from typing import TypeVar
 
-from passagent.expert.choices import Plan
 from passagent.expert.graph import words
 from passagent.expert.lower.expressions import FLOATING, HALVES, Axis, Expr
 from passagent.expert.lower.symbolic_sizes import Unsupported
-from passagent.expert.schedule import Schedule
-from passagent.expert.schedule.parts import Address, Group, Stage
-from passagent.expert.write import INFIX, Writer, bare, closed, parenthesised
+from passagent.expert.schedule.stages import Address, Group, Stage
+from passagent.expert.write import INFIX, Writer, bare, closed, literal, parenthesised
 
 _PRELUDE = {"exp", "exp_added", "exp_below", "log10"}  # whose float32 form the prelude defines
 FUNCTIONS = {**dict.fromkeys(("exp", "exp_added", "exp_below"), "exp"), "abs": "fabs"}
@@ -44,12 +42,8 @@ class Scope:
 class ValueWriter(Writer):
     """Writes expressions into the loops of the current stage."""
 
-    def __init__(
-        self, schedule: Schedule, name: str, names: list[str], outputs: list[str], plan: Plan
-    ) -> None:
-        super().__init__(schedule, name, names, outputs)
-        self.plan = plan
-        self.blocked = self.heap = self.chooses = self.turns = False
+    blocked = heap = chooses = turns = False
+    """Whether the kernel needs the helpers of each kind."""
 
     def begin_group(self, group: Group) -> None:
         """Make ready to write a group."""
@@ -170,17 +164,10 @@ class ValueWriter(Writer):
         return text if self.vtype(source) == self.vtype(target) else f"static_cast<{ctype}>({text})"
 
     def number(self, value: float | int | bool, dtype: str) -> str:
-        if dtype == "bool":
-            return "true" if value else "false"
-        if dtype not in FLOATING:
-            return str(int(value))
         ctype = "double" if dtype == "float64" else "float"
-        if math.isinf(value) or (dtype != "float64" and abs(value) > 3.4028234663852886e38):
-            return f"{'-' if value < 0 else ''}std::numeric_limits<{ctype}>::infinity()"
-        if math.isnan(value):
-            return f"std::numeric_limits<{ctype}>::quiet_NaN()"
-        text = f"{float(value)!r}{'' if dtype == 'float64' else 'f'}"
-        return f"({text})" if value < 0 else text
+        limits = f"std::numeric_limits<{ctype}>::"
+        words = {"inf": f"{limits}infinity()", "-inf": f"-{limits}infinity()", "nan": f"{limits}quiet_NaN()"}
+        return literal(value, dtype, words | {"True": "true", "False": "false"}, "f" * (ctype == "float"))
 
     def load(self, e: Expr, depth: int) -> str:
         name, address = self.names[e.data], self.s.addresses[e]

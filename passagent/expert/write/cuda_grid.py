@@ -17,7 +17,7 @@ from passagent.expert.choices import Plan
 from passagent.expert.lower.expressions import Axis
 from passagent.expert.lower.symbolic_sizes import Unsupported, product
 from passagent.expert.schedule import Schedule
-from passagent.expert.schedule.parts import HELD, NARROW, Group, Mono, Store
+from passagent.expert.schedule.stages import HELD, NARROW, Group, Mono, Store
 from passagent.expert.write import Part
 
 LONGEST = 32768

@@ -11,9 +11,8 @@ from collections.abc import Iterable
 from passagent.expert.lower import deciding
 from passagent.expert.lower.expressions import HALVES, Axis, Expr, parts
 from passagent.expert.lower.symbolic_sizes import Unsupported, product
-from passagent.expert.schedule import Schedule
-from passagent.expert.schedule.parts import Group, Stage, Store
-from passagent.expert.write import Part, TritonKernel, bare, closed, decoded, mentioned
+from passagent.expert.schedule.stages import Group, Stage, Store
+from passagent.expert.write import Part, TritonKernel, bare, closed, decoded
 from passagent.expert.write.cuda_grid import block_form
 from passagent.expert.write.cuda_values import TYPES, TritonValues
 
@@ -22,37 +21,6 @@ BYTES = {**dict.fromkeys(HALVES, 2), "float64": 8, "int64": 8, "int16": 2, "bool
 """The bytes of an element, where they are not 4."""
 AHEAD = 4096
 """Lanes up to which all that a program reads is loaded before its first reduction: 8 elements a thread."""
-
-
-def generate(
-    schedule: Schedule,
-    name: str,
-    names: list[str],
-    outputs: list[str],
-    shapes: list[list[str]],
-    parameters: list[str],
-) -> TritonKernel:
-    """One Triton kernel for all groups of a schedule: where there are several, programs share out among them.
-
-    `shapes` are host expressions of the outputs' sizes: of the inputs and the pattern's `parameters` those
-    that they or the guards name are arguments, too.
-    """
-    written, sizes, params = list[Part](), dict[str, str](), dict[str, None]()
-    inputs: dict[int, str] = {}
-    exprs = [e for store in schedule.stores for e in (store.expr, *store.index)]
-    decisive = {*parts(*exprs)} if schedule.trace.decisive else deciding(exprs)
-    for group in schedule.groups:
-        writer = TritonWriter(schedule, name, names, outputs)
-        writer.sizes, writer.params, writer.inputs, writer.decisive = sizes, params, inputs, decisive
-        written.append(writer.part(group, alone=len(schedule.groups) == 1))
-    texts = [*(t for s in shapes for t in s), *schedule.trace.guards, *sizes]
-    texts += [t for p in written for t in [*p.rows, p.lanes, p.height, p.limit]]
-    shapes_used = mentioned([f"s{k}" for k in range(len(names))], texts)
-    used = [k for k, n in enumerate(names) if k in inputs or n in outputs or f"s{k}" in shapes_used]
-    params.update(dict.fromkeys(mentioned(parameters, texts)))
-    new_outputs = [name for name in outputs if name not in names]
-    arguments = [*[names[k] for k in used], *params, *new_outputs, *sizes.values()]
-    return TritonKernel("", name, used, list(sizes), list(params), written, arguments)
 
 
 def within(index: str, size: str, step: str) -> str:
@@ -70,9 +38,24 @@ def neutral(name: str, kind: str) -> str:
 
 
 class TritonWriter(TritonValues):
+    """One Triton kernel for all groups of a schedule; several share out its programs among them."""
+
+    def kernel(self, shapes: list[list[str]], parameters: list[str]) -> TritonKernel:
+        """The kernel; see CppWriter.kernel."""
+        exprs = [e for store in self.s.stores for e in (store.expr, *store.index)]
+        self.decisive = {*parts(*exprs)} if self.s.trace.decisive else deciding(exprs)
+        written = [self.part(group, alone=len(self.s.groups) == 1) for group in self.s.groups]
+        texts = [*(t for s in shapes for t in s), *self.s.trace.guards, *self.sizes]
+        self.take([*texts, *(t for p in written for t in [*p.rows, p.lanes, p.height, p.limit])], parameters)
+        used = sorted({*self.inputs, *(k for k, n in enumerate(self.names) if n in self.outputs)})
+        new_outputs = [name for name in self.outputs if name not in self.names]
+        arguments = [*(self.names[k] for k in used), *self.params, *new_outputs, *self.sizes.values()]
+        return TritonKernel("", self.name, used, list(self.sizes), list(self.params), written, arguments)
+
     def part(self, group: Group, alone: bool) -> Part:
         """The code of a group: the kernel itself where it is `alone`, else a function of its program."""
-        self.g = group
+        self.g, self.lines, self.scopes, self.lone_row = group, [], [{}], None
+        self.counts = dict.fromkeys([*self.names, *self.outputs], 1)
         self.form = form = block_form(self.s, group)
         self.vector, self.cross, self.joined = form.vector, form.cross, form.joined
         self.along = form.joined or ([form.vector] if form.vector is not None else [])

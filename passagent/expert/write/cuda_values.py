@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 
 from passagent.expert.lower.expressions import FLOATING, HALVES, INTEGERS, Axis, Expr
 from passagent.expert.lower.symbolic_sizes import Unsupported
-from passagent.expert.schedule import Schedule
-from passagent.expert.schedule.parts import Address, Group, Mono
-from passagent.expert.write import INFIX, Writer, bare, closed
+from passagent.expert.schedule.stages import Address, Group, Mono
+from passagent.expert.write import INFIX, Writer, bare, closed, literal
 from passagent.expert.write.cuda_grid import Form
 
 TYPES = {name: f"tl.{name}" for name in ("float32", "float64", *INTEGERS)} | {"bool": "tl.int1"}
@@ -40,6 +40,7 @@ CHEAP = {"div": "{0} / {1}", "exp_added": "tl.exp({0})"}
 for each unit of its argument. So it is taken only where it is added to something larger (a sum of powers,
 1 + exp(-x)), which is then as exact as ever. A cheap square root, which makes 0 of small numbers, is not."""
 
+_SPECIAL = {name: f'float("{name}")' for name in ("inf", "-inf", "nan")}
 _SMALLEST_NORMAL = 2.0**-126
 """The smallest normal float32: CUDA's functions in Triton take what is smaller for zero, or worse."""
 
@@ -52,8 +53,8 @@ class TritonValues(Writer):
     vector: Axis | None
     cross: Axis | None
 
-    def __init__(self, schedule: Schedule, name: str, names: list[str], outputs: list[str]) -> None:
-        super().__init__(schedule, name, names, outputs)
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
         self.lines, self.indent = list[str](), 1
         self.scopes: list[dict[Expr, str]] = [{}]
         self.generic: str | None = None
@@ -221,23 +222,12 @@ class TritonValues(Writer):
 
     def number(self, value: float | int | bool, dtype: str, typed: bool = False) -> str:
         """A literal; `typed`, or where Triton would take another dtype or lose the sign of 0.0, a block."""
-        text, kind = self.literal(value, dtype), TYPES.get(dtype, "tl.float32")
+        text, kind = literal(value, dtype, _SPECIAL), TYPES.get(dtype, "tl.float32")
         if dtype in FLOATING and value == 0 and math.copysign(1, value) < 0:
             return f"(tl.full({self.unit}, 0.0, {kind}) * -1)"
         is_tiny = dtype in FLOATING and 0 < abs(value) < _SMALLEST_NORMAL
         is_block = typed or is_tiny or dtype in ("float64", "bool")
         return f"tl.full({self.unit}, {bare(text)}, {kind})" if is_block else text
-
-    def literal(self, value: float | int | bool, dtype: str) -> str:
-        if dtype == "bool":
-            return "True" if value else "False"
-        if dtype not in FLOATING:
-            return str(int(value))
-        if math.isinf(value) or (dtype != "float64" and abs(value) > 3.4028234663852886e38):
-            return f'float("{"-" if value < 0 else ""}inf")'
-        if math.isnan(value):
-            return 'float("nan")'
-        return f"({float(value)!r})" if value < 0 else repr(float(value))
 
     # memory
 

@@ -18,23 +18,23 @@ class Variant:
     """A kernel for one way that shapes fit together (guards), and what the host computes for it."""
 
     kernel: Kernel
-    guards: list[str]
     shapes: list[list[str]]
     """Host expressions for the sizes of each output."""
     dtypes: list[str]
     """The dtype of each output: `half` (that of `generic`), or a torch dtype's name."""
-    like: list[int | None]
-    """The input that an output is shaped and typed like, if there is one."""
-    generic: int | None
-    """An input whose dtype is the generic one."""
-    input_dtypes: tuple[str, ...]
-    generic_dtypes: tuple[str, ...]
-    """torch dtypes that the generic one stands for."""
-    ranks: tuple[int, ...]
     orders: list[Order]
     """How the outputs lie in memory."""
     returned: list[str]
     """The input that each of the region's results is, written in place; empty: an output."""
+    guards: list[str] = field(default_factory=list)
+    like: list[int | None] = field(default_factory=list)
+    """The input that an output is shaped and typed like, if there is one."""
+    generic: int | None = None
+    """An input whose dtype is the generic one."""
+    input_dtypes: tuple[str, ...] = ()
+    generic_dtypes: tuple[str, ...] = ()
+    """torch dtypes that the generic one stands for."""
+    ranks: tuple[int, ...] = ()
     library: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Inputs that the library computes first, and their shapes in the example."""
 
