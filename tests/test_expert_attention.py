@@ -117,8 +117,8 @@ def test_loads_ahead_are_a_choice_where_there_is_a_loop():
     """Keys that are one block are read once: there another plan is no other kernel."""
     for name, count in (("bert", 1), ("long", 2)):
         function, inputs = ATTENTIONS[name]
-        works = write([captured(function, inputs)], "cuda").works
-        assert len({launches(works, replace(default("cuda"), stages=n)) for n in (1, 2)}) == count
+        parts = write([captured(function, inputs)], "cuda").parts
+        assert len({launches(parts, replace(default("cuda"), stages=n)) for n in (1, 2)}) == count
 
 
 def test_an_operator_left_to_eager_takes_its_attention_along():

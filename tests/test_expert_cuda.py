@@ -13,7 +13,8 @@ from expert_cases import BLOCKS, CASES, captured, r, write
 from interpreting import interpreted
 
 from passagent.expert.choices import default
-from passagent.expert.write.cuda_grid import Launch, Work, launches
+from passagent.expert.write import Part
+from passagent.expert.write.cuda_grid import MOST_LOADS, Launch, launches
 from passagent.expert.write.routes import MOST_NAMED
 
 
@@ -417,8 +418,8 @@ def test_reductions_of_two_inputs_of_one_length_share_a_row():
 
 def test_an_axis_of_one_index_is_no_lane():
     """The pieces of a stack have one: their lanes are those beside it."""
-    works = write([captured(lambda x: torch.stack([x.cos(), x.sin()], -1), [r(9, 64)])], "cuda").works
-    assert [(work.rows, work.lanes) for work in works] == [(1, 9 * 64)]
+    parts = write([captured(lambda x: torch.stack([x.cos(), x.sin()], -1), [r(9, 64)])], "cuda").parts
+    assert [part.hints[:2] for part in parts] == [(1, 9 * 64)]
 
 
 def test_a_long_sum_is_refused():
@@ -460,7 +461,7 @@ def test_a_plan_refuses_what_does_not_fit_whatever_its_guards_begin_with():
 )
 def test_launches_are_those_of_the_plan_functions(function, shape, kernel):
     authored = write([captured(function, [torch.empty(shape)])], "cuda")
-    [launch] = launches(authored.works, default("cuda"))
+    [launch] = launches(authored.parts, default("cuda"))
     constants = planned(authored.files, kernel, shape)
     assert {key: getattr(constants[key], "value", constants[key]) for key in ("BLOCK",)} == {
         "BLOCK": launch.block
@@ -471,8 +472,8 @@ def test_only_the_last_program_of_an_odd_size_has_a_mask():
     text = source(lambda x: F.relu(x) + 1.0, [r(37, 99)])
     assert "if tl.program_id(0) * BLOCK + BLOCK <= n0:" in text
     assert "if tl.program_id" not in source(lambda x: F.relu(x) + 1.0, [r(37, 104)])
-    work = Work("_run", ("ends",), rows=1, lanes=361 * 49 * 49, height=0, moved=1 << 21)
-    assert launches([work], default("cuda")) == (Launch(847, 1024, 1, 4),)
+    part = Part([], [], "", False, "flat", limit="n % 8", hints=(1, 361 * 49 * 49, 0, 1 << 21))
+    assert launches([part], default("cuda")) == (Launch(847, 1024, 1, 4),)
 
 
 @pytest.mark.long
@@ -498,7 +499,8 @@ def test_a_thread_handles_fewer_elements_where_each_is_of_many_loads():
     text = source(lambda x: F.max_pool2d(x, 5, 1, 2), [r(1, 8, 20, 20)])
     assert "window=True" in text and "each = 64 if window else 256" in text
     assert "window" not in source(lambda x: F.max_pool2d(x, 3, 1, 1), [r(1, 8, 20, 20)])
-    assert launches([Work("_run", ("window",), 1, 1 << 24, 0, 1 << 26)], default("cuda"))[0].warps == 8
+    part = Part([], [], "", False, "flat", hints=(1, 1 << 24, 0, 1 << 26), loads=MOST_LOADS + 1)
+    assert launches([part], default("cuda"))[0].warps == 8
 
 
 def test_all_is_loaded_before_the_first_reduction():

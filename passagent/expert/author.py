@@ -29,8 +29,7 @@ from passagent.expert.lower.windows import bias_of, is_written_out
 from passagent.expert.read import graphs, pattern_text
 from passagent.expert.read.fusible_regions import does_nothing, find_regions, is_view, moves_only
 from passagent.expert.schedule import layouts
-from passagent.expert.write import attention_text, cpp_text, cuda_grid, cuda_text, entry, mentioned
-from passagent.expert.write.cuda_grid import Work
+from passagent.expert.write import Part, attention_text, cpp_text, cuda_text, entry, mentioned
 from passagent.expert.write.routes import Route, Variant, distinct, limits
 from passagent.kernels.layout import Order
 
@@ -48,7 +47,7 @@ class Authored:
     """Graphs without any region."""
     taken: list[tuple[int, Region]] = field(default_factory=list)
     """The regions that the passes replace, each with its graph's number."""
-    works: list[Work] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
     """The parts of the kernels, for CUDA."""
 
 
@@ -69,9 +68,8 @@ def author(graphs: list[fx.Graph], target: str, plan: Plan) -> Authored:
         fused = dict.fromkeys(op_name(n) for f, _ in routes for n in f.regions[0].nodes if not is_free(n))
         titles = [entry.title(f.regions[0]) for f, _ in routes]
         parts = [part for _, route in routes for v in route.variants for part in v.parts]
-        works = [Work(cuda_grid.function_of(p), cuda_grid.options_of(p), *p.hints) for p in parts]
         files = entry.pass_files(routes, plan, target)
-        return Authored(files, titles, list(fused), refused, uncovered, covered, works)
+        return Authored(files, titles, list(fused), refused, uncovered, covered, parts)
 
 
 def _routes(
@@ -312,13 +310,10 @@ def cover(task: Path, target: str) -> TaskCoverage:
 
 
 @dataclass(frozen=True)
-class Total:
+class Total(Left):
     """An operator that stays with eager, over all tasks."""
 
-    operator: str
-    why: str
     tasks: int
-    count: int
 
 
 def totals(tasks: list[TaskCoverage]) -> list[Total]:
@@ -326,5 +321,5 @@ def totals(tasks: list[TaskCoverage]) -> list[Total]:
     by_reason: dict[tuple[str, str], list[int]] = {}
     for missing in (missing for task in tasks for missing in task.left):
         by_reason.setdefault((missing.operator, missing.why), []).append(missing.count)
-    result = [Total(*reason, len(counts), sum(counts)) for reason, counts in by_reason.items()]
+    result = [Total(*reason, sum(counts), len(counts)) for reason, counts in by_reason.items()]
     return sorted(result, key=lambda t: (-t.tasks, -t.count, t.operator))

@@ -167,7 +167,7 @@ def estimate(task: str, target: str, plan: Plan) -> float:
 
     if target != "cuda" or plan.without:
         return 0.0
-    return microseconds(candidate(task, target, replace(plan, block=1024, warps=0))[1].works, plan)
+    return microseconds(candidate(task, target, replace(plan, block=1024, warps=0))[1].parts, plan)
 
 
 def _launches(episode: Episode, plan: Plan) -> Any:
@@ -177,8 +177,8 @@ def _launches(episode: Episode, plan: Plan) -> Any:
         return {name: text.partition("\n")[2] for name, text in files.items()}  # the first line is the plan
     from passagent.expert.write.cuda_grid import launches
 
-    works = candidate(episode.task, episode.target, replace(plan, block=1024, warps=0))[1].works
-    return plan.without, launches(works, plan)
+    parts = candidate(episode.task, episode.target, replace(plan, block=1024, warps=0))[1].parts
+    return plan.without, launches(parts, plan)
 
 
 @functools.lru_cache(maxsize=256)

@@ -137,7 +137,7 @@ def _with_sides(core: list[fx.Node], inside: set[fx.Node]) -> set[fx.Node]:
 
 @dataclass
 class Attention:
-    """An attention over axes: of queries `rows`, of keys `columns`, and those that products sum over."""
+    """An attention over present axes."""
 
     trace: Trace
     query: Expr
@@ -152,10 +152,8 @@ class Attention:
     """True if eager stores scores and weights."""
     causal: bool
     """True if keys behind a query's own place are masked."""
-    rows: list[Axis]
-    columns: list[Axis]
-    depth: list[Axis]
-    width: list[Axis]
+    axes: dict[str, list[Axis]]
+    """Those of queries (`rows`), of keys (`columns`), and what the products sum over: `depth`, `width`."""
     count: int
     """Inputs of the region; what the first product, the softmax and the second product give follows."""
 
@@ -272,20 +270,13 @@ def lower_attention(
     read |= {e.data for e in parts(score) if e.kind == "load" and e.data != n}
     if any(number >= n for number in read):
         raise Unsupported("matmul", "its operands are made of the scores")
-    for part, roles in (
-        (query, ("rows", "depth")),
-        (key, ("columns", "depth")),
-        (value, ("columns", "width")),
-    ):
-        others = {a for name, of in axes.items() if name not in roles for a in of}
+    names = {query: "rows depth", key: "columns depth", value: "columns width", score: "rows columns"}
+    for part, roles in names.items():
+        others = {a for name, of in axes.items() if name not in roles.split() for a in of}
         if part.axes & others or any(e.kind == "reduce" for e in parts(part)):
-            raise Unsupported("matmul", "an operand is read across the others' axes")
-    if score.axes & {*axes["depth"], *axes["width"]} or any(e.kind == "reduce" for e in parts(score)):
-        raise Unsupported("softmax", "its scores are reduced")
+            op = "softmax" if part is score else "matmul"
+            raise Unsupported(op, "what it takes is reduced, or runs along an axis of something else")
     for e in parts(score):
         if e.kind == "load" and e.data < n and e.axes & set(axes["rows"]) and e.axes & set(keys):
             t.guard(f"{' * '.join(map(str, t.inputs[e.data]))} < 2**31")
-    return Attention(
-        t, query, key, value, score, weight, output, low.rounds, low.causal,
-        axes["rows"], axes["columns"], axes["depth"], axes["width"], n,
-    )  # fmt: skip
+    return Attention(t, query, key, value, score, weight, output, low.rounds, low.causal, axes, n)

@@ -53,8 +53,7 @@ class Placed(Schedule):
         return self._role(a) == self._role(b) and super()._mergeable(a, b, reduces)
 
     def _role(self, axis: Axis) -> int:
-        low = self.low
-        roles = [self.axes(role) for role in (low.rows, low.columns, low.depth, low.width)]
+        roles = [self.axes(role) for role in self.low.axes.values()]
         return next((k for k, role in enumerate(roles) if axis in role), -1)
 
 
@@ -72,9 +71,9 @@ class AttentionText(TritonValues):
         self.generic = next(halves, None)
         self.places: dict[Axis, str] = {}
         self.masks: dict[Axis, str] = {}
-        roles = (low.rows, low.columns, low.depth, low.width)
+        roles = ("rows", "columns", "depth", "width")
         self.rows, self.columns, self.deep, self.width = (
-            [a for a in schedule.order if a in schedule.axes(role)] for role in roles
+            [a for a in schedule.order if a in schedule.axes(low.axes[role])] for role in roles
         )
         taken = {*self.rows, *self.columns, *self.deep, *self.width}
         self.heads = [a for a in schedule.order if a not in taken]

@@ -325,20 +325,6 @@ START = 2.0
 
 
 @dataclass(frozen=True)
-class Work:
-    """One part of a kernel in one of a task's graphs: its form and its sizes."""
-
-    function: str
-    """The plan's function for such parts: _run, _rows, ..."""
-    options: tuple[str, ...]
-    rows: int
-    lanes: int
-    height: int
-    moved: int
-    """Bytes."""
-
-
-@dataclass(frozen=True)
 class Launch:
     """The launch that a plan makes of a part."""
 
@@ -350,47 +336,47 @@ class Launch:
     """The stages of an attention's loop over its keys."""
 
 
-def launches(works: Iterable[Work], plan: Plan) -> tuple[Launch, ...]:
-    """The launches of a plan, by the very functions that its pass will hold."""
+def launches(parts: Iterable[Part], plan: Plan) -> tuple[Launch, ...]:
+    """The launches of a plan for parts in the example, by the very functions that its pass will hold."""
     arithmetic = SimpleNamespace(cdiv=_cdiv, next_power_of_2=lambda n: 1 << max(n - 1, 0).bit_length())
     functions: dict[str, Any] = {"triton": arithmetic}
     texts = "".join(f"{name}(" for name in FUNCTIONS) + "window=True ends=True"
     exec("\n".join(helpers(texts, plan.block, plan.warps)), functions)
     result = list[Launch]()
-    for work in works:
-        function, options = functions[work.function], dict.fromkeys(work.options, True)
-        if work.function == "_run":
-            block, warps = function(work.lanes, **options)
-            result.append(Launch(_cdiv(work.lanes, block), block, 1, warps))
+    for part in parts:
+        function, options = functions[function_of(part)], dict.fromkeys(options_of(part), True)
+        rows, lanes, height, _ = part.hints
+        if part.kind == "flat":
+            block, warps = function(lanes, **options)
+            result.append(Launch(_cdiv(lanes, block), block, 1, warps))
             continue
-        sizes = [work.rows, work.lanes, *([work.height] if work.height else [])]
-        rows, block, together, warps = function(*sizes, **options)
-        programs = _cdiv(rows, together) if work.function == "_rows" else rows
-        stages = plan.stages if work.function == "_attention" and work.lanes > block else 0
+        rows, block, together, warps = function(rows, lanes, *([height] if height else []), **options)
+        programs = _cdiv(rows, together) if part.kind == "rows" else rows
+        stages = plan.stages if part.kind == "attention" and lanes > block else 0
         result.append(Launch(programs, block, together, warps, stages))
     return tuple(result)
 
 
-def microseconds(works: Iterable[Work], plan: Plan) -> float:
+def microseconds(parts: list[Part], plan: Plan) -> float:
     """The parts' time on the device, one after the other."""
-    works = list(works)
-    return sum(_time(w, launch) for w, launch in zip(works, launches(works, plan), strict=True))
+    return sum(_time(part, launch) for part, launch in zip(parts, launches(parts, plan), strict=True))
 
 
-def _time(work: Work, launch: Launch) -> float:
+def _time(part: Part, launch: Launch) -> float:
     """Bytes over the bandwidth that the bytes under way allow; idle lanes cost a little."""
-    elements = max(1, work.rows) * work.lanes * max(1, work.height)
+    rows, lanes, height, moved = part.hints
+    elements = max(1, rows) * lanes * max(1, height)
     held = launch.block * launch.together
     threads = 32 * launch.warps
     registers = max(32, 2 * held // threads) * threads
     resident = min(PROGRAMS, THREADS // threads, max(1, REGISTERS // registers)) * PROCESSORS
     # A thread keeps a handful of 16-byte loads under way, not more.
-    each = min(work.moved / launch.programs, threads * 64)
+    each = min(moved / launch.programs, threads * 64)
     under_way = min(launch.programs, resident) * each
     turns = _cdiv(launch.programs, resident)
     idle = held * launch.programs / max(elements, 1)
     slowed = max(1.0, UNDER_WAY / under_way, 0.5 * idle)
-    return START + LATENCY + 0.1 * turns + work.moved / BANDWIDTH * slowed
+    return START + LATENCY + 0.1 * turns + moved / BANDWIDTH * slowed
 
 
 def _cdiv(a: int, b: int) -> int:

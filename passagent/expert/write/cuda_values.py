@@ -169,7 +169,7 @@ class TritonValues(Writer):
         if source.kind == "param" and e.dtype == "float32":
             return args[0]  # a kernel is given floats in 32 bits; the interpreter as Python has them
         text = args[0] if closed(args[0]) else f"({args[0]})"
-        if _is_number(text):
+        if "const" in (source.kind, *(a.kind for a in source.args if source.data == "neg")):
             text = f"tl.full({self.unit}, {text}, {TYPES.get(source.dtype, 'tl.float32')})"
         if e.dtype == "half":
             return f"{text}.to({self.half_of()}.dtype.element_ty).to(tl.float32)"
@@ -265,12 +265,3 @@ def is_mean(e: Expr) -> bool:
     while above.data in {"cast", "as_half"}:
         above = above.args[0]
     return e.data == "div" and above.kind == "reduce"
-
-
-def _is_number(text: str) -> bool:
-    """Tell whether a text is a literal, which Triton does not convert by itself."""
-    try:
-        float(bare(text).removeprefix('float("').removesuffix('")'))
-    except ValueError:
-        return False
-    return True
