@@ -125,19 +125,20 @@ def getitem(c: Call, input: Any, index: Any) -> Any:
     if isinstance(input, tuple | list):
         return input[index] if isinstance(input[index], Value) else input[index]()
     items = list(index) if isinstance(index, tuple | list) else [index]
+    used = sum(i is not None and i is not Ellipsis for i in items)
+    if Ellipsis in items:
+        gap = items.index(Ellipsis)
+        items[gap : gap + 1] = [slice(None)] * (len(input.dims) - used)
     if any(isinstance(i, Value) for i in items):
         return index_by(c, input, items)
-    value = input
-    used, dim = sum(i is not None and i is not Ellipsis for i in items), 0
+    value, dim = input, 0
     for item in items:
-        if item is Ellipsis:
-            dim = len(value.dims) - used
-        elif item is None:
+        if item is None:
             value, dim = unsqueeze(c, value, dim), dim + 1
         elif isinstance(item, slice):
-            value, dim, used = narrow(c, value, dim, item), dim + 1, used - 1
+            value, dim = narrow(c, value, dim, item), dim + 1
         else:
-            value, used = select(c, value, dim, item), used - 1
+            value = select(c, value, dim, item)
     return value
 
 
@@ -282,10 +283,6 @@ def gather(c: Call, input: Value, dim: int, index: Value, sparse_grad: bool = Fa
 
 def index_by(c: Call, value: Value, items: list[Any]) -> Value:
     """`value[items]` with tensors of integers among the items, and `:` in all other places."""
-    used = sum(i is not None and i is not Ellipsis for i in items)
-    if items.count(Ellipsis) == 1:
-        gap = items.index(Ellipsis)
-        items[gap : gap + 1] = [slice(None)] * (len(value.dims) - used)
     items += [slice(None)] * (len(value.dims) - sum(i is not None for i in items))
     at = [k for k, item in enumerate(items) if isinstance(item, Value)]
     if any(not (isinstance(i, Value) or i == slice(None)) for i in items):

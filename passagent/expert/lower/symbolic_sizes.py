@@ -287,8 +287,8 @@ class _Folding(ast.NodeTransformer):
         if isinstance(node.op, ast.Mult):
             return _product([*_factors(left), *_factors(right)])
         a, b, kind = _integer(left), _integer(right), type(node.op)
-        divides_by_zero = b == 0 and kind in (ast.FloorDiv, ast.Mod)
-        if a is not None and b is not None and not divides_by_zero:
+        stays = kind is ast.Pow or (b == 0 and kind in (ast.FloorDiv, ast.Mod))  # 2**31, or an error
+        if a is not None and b is not None and not stays:
             return _constant(eval(_text(ast.BinOp(left, node.op, right))))
         if b is not None and b == _NEUTRAL.get(kind):
             return left  # type: ignore[no-any-return]
