@@ -25,8 +25,9 @@ from torch import fx
 from passagent.errors import PassagentError, TaskError
 from passagent.evaluator.matching.effects import written
 from passagent.tasks.constraints import find_difference
-from passagent.tasks.extract.extracting import Observed, captured_graph, find_other_nodes
+from passagent.tasks.extract.extracting import captured_graph, find_other_nodes
 from passagent.tasks.extract.model_capture import copied, quiet
+from passagent.tasks.extract.observed import Observed
 from passagent.tasks.extract.regions import region_of, scheduled_kernels
 from passagent.tasks.extract.sample import CleanGraph, clean_graph, input_metas, model_text
 from passagent.tasks.extract.structural_hash import structural_hash

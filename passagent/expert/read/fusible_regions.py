@@ -146,7 +146,7 @@ def _refuse_shared_writes(graph: fx.Graph, inside: set[fx.Node], refused: dict[s
     """An operator that writes in place is lowered out of place: nobody else may see the tensor later."""
     memory = Memory(graph)
     storage, order = memory.roots, memory.position
-    for node in list(inside):
+    for node in [node for node in memory.order if node in inside]:
         written = mutates(node)
         if written is None:
             continue
