@@ -5,7 +5,7 @@
 Each task is cut to its first subgraph of each dtype, two at most. Two of the expert's candidates are judged
 one after the other as in a search, by a referee that draws special values and by one that does not, in turn.
 A pair of referees serves all tasks; a first task that warms them does not count. Printed: the ratio of the
-seconds, as a median over the tasks, and of their sums.
+seconds, as a median over the tasks, and of their sums. Kernels are built before.
 """
 
 from __future__ import annotations
@@ -58,6 +58,8 @@ def main() -> None:
                 break
             task = load_task(cut_task(path, place / path.name))
             candidates = expert_candidates(task, args.device, 2)
+            for candidate in candidates:
+                sides[True].outline(task, candidate)  # its kernels are built for both
             for special in (True, False) if number % 2 else (False, True):
                 for turn, candidate in enumerate(candidates):
                     row = {"task": path.name, "special": special, "turn": turn, "counts": number > 0}

@@ -206,7 +206,7 @@ def leaves(argument: Argument) -> Iterator[Any]:
 
 
 PLACED = (ValueArg, AddressArg, DescriptorArg)
-"""What leads to the memory of a value."""
+"""Arguments that lead to the memory of a value."""
 
 
 def values_of(*arguments: Argument, kinds: tuple[Any, ...] = (ValueArg,)) -> Iterator[int]:

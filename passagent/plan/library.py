@@ -17,7 +17,7 @@ from passagent.tasks.reader import LibraryRule
 EMPTY = {"empty", "empty_strided", "empty_like", "empty_permuted", "new_empty", "new_empty_strided"}
 FILLED = {"zeros": 0, "zeros_like": 0, "new_zeros": 0, "ones": 1, "ones_like": 1, "new_ones": 1}
 FULL = {"full": 1, "full_like": 1, "new_full": 2, "scalar_tensor": 0}
-"""What allocates, by what it fills with: nothing, a number, the argument at a position."""
+"""Operators that allocate, by what they fill with: nothing, a number, the argument at a position."""
 _ALLOCATING = {*EMPTY, *FILLED, *FULL, "zero_", "fill_", "zero", "lift_fresh", "_efficientzerotensor"}
 _METADATA = {
     "is_same_size", "sym_size", "sym_stride", "sym_numel", "sym_storage_offset", "size", "stride", "numel",

@@ -134,7 +134,7 @@ def _function(name: str) -> Callable[..., Any]:
 
 
 def _load(word: str, data: Any) -> Any:
-    """What is written behind a word of graphio's; a name is looked up where it is one of its kind."""
+    """The value behind a word of graphio's; a name is looked up where it is one of its kind."""
     kind = _TORCH_VALUES.get(word)
     is_known = isinstance(getattr(torch, data, None), kind) if kind else word in graphio.LOADS
     if not is_known or (word == "type" and data not in _TYPES):

@@ -63,7 +63,7 @@ def libc() -> ctypes.CDLL:
 
 
 def check(result: int) -> int:
-    """What a C function returned. Raises OSError if it failed."""
+    """Return the result of a C function. Raises OSError if it failed."""
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return result

@@ -294,6 +294,6 @@ def _depths(nodes: list[fx.Node]) -> dict[fx.Node, int]:
 
 
 def returned(pattern: fx.Graph) -> list[fx.Node]:
-    """What a pattern returns, as a list."""
+    """The values that a pattern returns, as a list."""
     value = pattern.output_node().args[0]
     return list(value) if isinstance(value, (tuple, list)) else [value]  # type: ignore[list-item,arg-type]

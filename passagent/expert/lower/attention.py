@@ -153,7 +153,7 @@ class Attention:
     causal: bool
     """True if keys behind a query's own place are masked."""
     axes: dict[str, list[Axis]]
-    """Those of queries (`rows`), of keys (`columns`), and what the products sum over: `depth`, `width`."""
+    """The axes of queries (`rows`), of keys (`columns`), and what the products sum over: `depth`, `width`."""
     count: int
     """Inputs of the region; what the first product, the softmax and the second product give follows."""
 

@@ -43,7 +43,7 @@ class ValueWriter(Writer):
     """Writes expressions into the loops of the current stage."""
 
     blocked = heap = chooses = turns = False
-    """Whether the kernel needs the helpers of each kind."""
+    """The kernel needs the helpers of each kind: yes or no."""
 
     def begin_group(self, group: Group) -> None:
         """Make ready to write a group."""
