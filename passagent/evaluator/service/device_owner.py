@@ -23,16 +23,17 @@ class Lost(Exception):
 _KINDS: dict[type[Exception], str] = {
     TaskError: "task",
     UsageError: "usage",
-    PassagentError: "failed",
     MachineFault: "machine",
+    InfrastructureError: "lost",
+    Lost: "lost",
+    PassagentError: "failed",
 }
-"""Errors of a referee, with their names in plain data; anything else is Lost."""
+"""Errors of a referee, with their names in plain data: the first kind that an error is of."""
 
 
 def failed(error: PassagentError | Lost) -> dict[str, Any]:
     """An error as plain data, which `result_of` raises."""
-    is_lost = isinstance(error, Lost) or type(error) is InfrastructureError
-    kind = "lost" if is_lost else _KINDS.get(type(error), "failed")
+    kind = next(name for kind, name in _KINDS.items() if isinstance(error, kind))
     return {"error": kind, "message": str(error), "starting": getattr(error, "starting", False)}
 
 
@@ -42,7 +43,7 @@ def result_of(answer: dict[str, Any]) -> Any:
         return answer["result"]
     message = str(answer["message"])
     for kind, name in _KINDS.items():
-        if name == answer["error"]:
+        if name == answer["error"] != "lost":
             raise kind(message)
     raise Lost(message, bool(answer.get("starting")))
 
