@@ -190,7 +190,7 @@ class Baseline:
             closer = replace(expected, room=room)
         else:
             closer = expected
-            if expected.float64 is None:  # the subgraph is large
+            if expected.float64 is None:  # it is large, or does not run so
                 closer = replace(expected, float64=self._float64(reference, chosen, where))
             if closer.is_ill_conditioned:
                 of_spread = of_eager(worker_messages.Spread, reference, chosen, where).model_copy(update=seed)
