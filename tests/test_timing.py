@@ -696,3 +696,14 @@ def test_one_file_descriptor_of_a_turn_per_side():
     scripted(replace(GPU, most_trials=100, trials=60))
     assert open_turns() == 1
     os.close(kept)
+
+
+def test_pairs_of_workers_that_contradict_each_other_widen_the_interval():
+    def measured(*speedups):
+        one, *_ = scripted()
+        pairs = [replace(one, speedup=each, low=each * 0.999, high=each * 1.001) for each in speedups]
+        return timing.together(pairs)
+
+    agreeing, contradicting = measured(1.02, 1.02, 1.02, 1.02), measured(0.99, 1.05, 1.05, 0.99)
+    assert agreeing.low > 1.01
+    assert contradicting.low < 1.0 < contradicting.speedup < 1.04 < contradicting.high

@@ -1,8 +1,8 @@
 """Eager's side of the timing, or a compiler's: workers as young as the candidate's, with the same past.
 
 The worker of the baseline may have run Dynamo and has grown old: calls take a per cent or two longer in it.
-These run nothing but graphs of eager. Each serves a few evaluations, so that only the candidate's workers are
-waited for, and is then replaced.
+These run nothing but graphs of eager. Each serves a few evaluations (USES), so that only the candidate's
+workers are waited for, and is then replaced.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from passagent.evaluator.runner.process import Worker, WorkerAnswer
 from passagent.evaluator.runner.worker_messages import Load, R, Release, Request
 from passagent.sandbox.channel import Arena
 
-USES = 8
-"""Evaluations that an eager worker serves."""
+USES = {"dynamo": 1, "direct": 2, "graph": 8}
+"""Evaluations that an eager worker serves, by dispatch: an older one is slower, and eager would look slow. On
+an H200 that was 0.7% from the second evaluation on behind Dynamo, from the third on where graphs are called
+directly, and nothing in a CUDA graph."""
 
 
 @dataclass(frozen=True)
@@ -113,24 +115,20 @@ class EagerWorkers:
         self._new_worker, self._config, self._compiler = new_worker, config, compiler
         self._workers: dict[int, EagerWorker] = {}
 
-    def get(self, number: int, task_key: str, is_new: bool = False) -> EagerWorker:
-        """The worker for pair `number` of an evaluation on a task; `is_new`: it has served no other.
-
-        Behind Dynamo those that had were 0.7% slower than new ones, so that eager looked slow.
-        """
+    def get(self, number: int, task_key: str, uses: int) -> EagerWorker:
+        """The worker for pair `number` of an evaluation on a task; it has served fewer than `uses`."""
         eager = self._workers.get(number)
-        if eager is None or is_new or eager.uses >= USES or not eager.worker.is_alive():
+        if eager is None or eager.uses >= uses or not eager.worker.is_alive():
             if eager is not None:
                 eager.worker.kill()
             eager = self._workers[number] = EagerWorker(self._new_worker(), self._config, self._compiler)
-            eager.uses = number * USES // 2 % USES  # not all are replaced at once
         eager.serve(task_key)
         return eager
 
     def replace(self, eager: EagerWorker, task_key: str) -> EagerWorker:
         """A new worker in the place of `eager`, which ends."""
         [number] = [number for number, worker in self._workers.items() if worker is eager]
-        return self.get(number, task_key, is_new=True)
+        return self.get(number, task_key, uses=0)
 
     def end(self, number: int) -> None:
         """End the one of pair `number`; a new one is made when it is needed."""

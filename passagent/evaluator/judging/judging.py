@@ -12,7 +12,7 @@ from passagent.errors import InfrastructureError
 from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.judging import effort, speed_of_light
 from passagent.evaluator.judging.agreement import judge_sets
-from passagent.evaluator.judging.eager_worker import EagerWorker
+from passagent.evaluator.judging.eager_worker import USES, EagerWorker
 from passagent.evaluator.judging.loaded_worker import LoadedWorker
 from passagent.evaluator.judging.plan_reading import fill_plan_figures
 from passagent.evaluator.judging.recorder import Prepared
@@ -126,7 +126,7 @@ class Judging:
                 self.workers.prepare()
             if pair:
                 self._put_aside()
-            self._eager = self.workers.eager.get(pair, self.task.key, is_new=self.dispatch == "dynamo")
+            self._eager = self.workers.eager.get(pair, self.task.key, USES[self.dispatch])
             for subgraph, result in order:
                 if result.passes_from_t is not None:
                     self._guarded(subgraph, result, self._time)
@@ -138,7 +138,7 @@ class Judging:
         if self.config.reference != "eager":
             self.stopped_early = why_beaten(self.graphs, self.bar, self.config.reference)
         if self.config.reference != "eager" and self.stopped_early is None:
-            self._eager = self.workers.compiled.get(0, self.task.key)
+            self._eager = self.workers.compiled.get(0, self.task.key, USES["graph"])
             for subgraph, result in order:
                 if result.speedup is not None:
                     self._guarded(subgraph, result, self._compare)

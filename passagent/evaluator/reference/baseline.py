@@ -297,6 +297,7 @@ class Baseline:
             raise (SpecialError(str(error)) if chosen in reference.special else error) from error.__cause__
         if reference.dispatch == "graph" and device != "cpu":
             reference.repeats = hostless.repeats_of(reference.moved_bytes, reference.mutated)
+            reference.captures = hostless.captures_of(reference.moved_bytes, reference.repeats)
             self._take(reference)
         reference.often = affordable_inputs(reference, self._ask)
         reference.eager_s = time.monotonic() - begun

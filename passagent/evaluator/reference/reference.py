@@ -66,6 +66,8 @@ class Reference:
     """The FLOPs of GraphResult."""
     repeats: int = 0
     """Calls of the CUDA graph that timed calls replay (hostless.py); 0: they call the subgraph itself."""
+    captures: int = 1
+    """CUDA graphs of so many calls, one of which is drawn for each timed call."""
     dispatches: float = 0.0
     """Empty operators that eager's host takes as long as, where they do not count, and what one takes: """
     operator_ns: float = 0.0
@@ -99,6 +101,7 @@ class Reference:
             order=self.order,
             written=self.mutated,
             repeats=self.repeats,
+            captures=self.captures,
             rotation=(rotation.units, rotation.counts, rotation.mixed),
             input_bytes=self.arena.size,
             output_bytes=outputs.size,
@@ -143,8 +146,8 @@ class Reference:
         return self.arena.size + self.copied() + self.room()
 
     def copied(self) -> int:
-        """Bytes of the inputs and outputs of the further calls of a CUDA graph."""
-        return max(0, self.repeats - 1) * self.moved_bytes
+        """Bytes of the inputs and outputs of the further calls of CUDA graphs."""
+        return max(0, self.repeats * self.captures - 1) * self.moved_bytes
 
     def close(self) -> None:
         """Free the shared memory."""

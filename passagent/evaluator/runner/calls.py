@@ -70,13 +70,13 @@ class Graph:
     zoned: list[Zoned] = field(default_factory=list)
     """The memory of `live` and the content of its zones."""
     refreshers: dict[tuple[int, tuple[int, ...]], Refresh] = field(default_factory=dict)
-    slots: Slots | None = None
-    """Inputs of each of the calls that `call` makes (hostless.py); those of one, `slot`, are `live`.
+    slots: list[Slots] = field(default_factory=list)
+    """For each CUDA graph that `call` may replay (hostless.py) the inputs of each call in it."""
+    slot: tuple[int, int] = 0, 0
+    """The graph that is replayed next and the call in it whose inputs are `live`, drawn with every refresh.
 
-    It is drawn with every refresh: it gets the values that are asked for, and its outputs are what `call`
-    returns.
+    That call gets the values that are asked for, and its outputs are what `call` returns.
     """
-    slot: int = 0
     is_warm: bool = True
     """Called at least once. What may write beside its tensors is audited before."""
 
@@ -104,17 +104,18 @@ class Graph:
         return self.refreshers[key]
 
     def _refresher(self, chosen: int, which: Sequence[int]) -> Refresh:
-        if self.slots is None:
-            return refresher(self.live, self.sets[chosen], which)
-        slots, values = self.slots, self.sets[chosen]
-        refresh_all_slots = slots.refresher(values, which)
-        each = [refresher(inputs, values, which) for inputs in slots.inputs]
+        values = self.sets[chosen]
+        if not self.slots:
+            return refresher(self.live, values, which)
+        whole = [slots.refresher(values, which) for slots in self.slots]
+        each = [[refresher(inputs, values, which) for inputs in slots.inputs] for slots in self.slots]
 
         def refresh_slots(windows: Sequence[int]) -> None:
-            self.slot = secrets.randbelow(len(each))
-            self.live = slots.inputs[self.slot]
-            refresh_all_slots()
-            each[self.slot](windows)
+            captured = secrets.randbelow(len(each))
+            slot = secrets.randbelow(len(each[captured]))
+            self.slot, self.live = (captured, slot), self.slots[captured].inputs[slot]
+            whole[captured]()
+            each[captured][slot](windows)
 
         return refresh_slots
 
@@ -122,11 +123,12 @@ class Graph:
 def refresh_all(graph: Graph, chosen: int, windows: Windows) -> None:
     """New values for every input, the same in all slots."""
     everything = range(len(graph.live))
-    if graph.slots is None:
+    if not graph.slots:
         graph.refresher(chosen, everything)(windows)
-    else:
-        refresher(graph.slots.inputs[0], graph.sets[chosen], everything)(windows)
-        graph.slots.fill_alike()
+        return
+    refresher(graph.live, graph.sets[chosen], everything)(windows)
+    for slots in graph.slots:
+        slots.fill_alike(graph.live)
 
 
 def settle(graph: Graph, chosen: int, windows: Windows, often: Sequence[int]) -> None:

@@ -174,17 +174,16 @@ def refresher(live: list[Any], reservoirs: list[Any], which: Sequence[int]) -> R
 
 
 class Slots:
-    """Inputs of each of several calls that are made at once: the live ones, and tensors like them."""
+    """Inputs of each of several calls that are made at once: `live`, and tensors like them."""
 
     def __init__(self, live: list[Any], count: int, draw: Draw) -> None:
-        alike = [[_like(value) for value in live] for _ in range(count - 1)]
-        self.inputs, self._draw = [live, *alike], draw
+        self.inputs, self._draw = [live, *(alike(live) for _ in range(count - 1))], draw
 
-    def fill_alike(self) -> None:
-        """Give every slot what the live inputs hold."""
-        for i, value in enumerate(self.inputs[0]):
+    def fill_alike(self, live: list[Any]) -> None:
+        """Give every slot what the inputs `live` hold; they may be the first slot's."""
+        for i, value in enumerate(live):
             if _is_filled(value):
-                rest = self._bits_of(i)
+                rest = [_as_integers(inputs[i]).reshape(-1) for inputs in self.inputs if inputs is not live]
                 torch._foreach_copy_(rest, [_as_integers(value).reshape(-1)] * len(rest))
 
     def refresher(self, reservoirs: list[Any], which: Sequence[int]) -> Callable[[], None]:
@@ -198,7 +197,8 @@ class Slots:
         windows_of = {i: reservoirs[i].unfold(0, live[i].numel(), 1) for i in filled}
         shape = {i: (len(self.inputs) - 1, live[i].numel()) for i in filled}
         drawn = {i: torch.empty(shape[i], dtype=live[i].dtype, device=live[i].device) for i in filled}
-        pairs = {i: (self._bits_of(i), list(_as_integers(drawn[i]).unbind())) for i in filled}
+        rest = {i: [_as_integers(inputs[i]).reshape(-1) for inputs in self.inputs[1:]] for i in filled}
+        pairs = {i: (rest[i], list(_as_integers(drawn[i]).unbind())) for i in filled}
 
         def refresh_slots() -> None:
             windows = self._draw.several(len(self.inputs))
@@ -214,13 +214,10 @@ class Slots:
 
         return refresh_slots
 
-    def _bits_of(self, position: int) -> list[torch.Tensor]:
-        """The memory of an input in all slots but the first, flat, as integers."""
-        return [_as_integers(inputs[position]).reshape(-1) for inputs in self.inputs[1:]]
 
-
-def _like(value: Any) -> Any:
-    return torch.empty_like(value) if isinstance(value, torch.Tensor) else value
+def alike(inputs: list[Any]) -> list[Any]:
+    """Tensors like those of `inputs`, in memory of their own; what else is in it as it is."""
+    return [torch.empty_like(value) if isinstance(value, torch.Tensor) else value for value in inputs]
 
 
 def _is_filled(value: Any) -> bool:

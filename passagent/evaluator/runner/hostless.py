@@ -3,7 +3,9 @@
 On a GPU timed calls are replays of a CUDA graph. Launching one has a cost, too, so it holds several calls,
 where eager does not write into its inputs. Each of them has inputs and outputs of its own, with values of
 their own: a kernel that finds in memory what the call before it left finds wrong values, as in other timed
-calls. Which of them is judged is drawn for every replay: a kernel knows its place by its addresses.
+calls. What a short call takes depends on where its tensors lie, so a worker holds several such graphs in
+other memory. Which one is replayed, and which of its calls is judged, is drawn for every replay: a kernel
+knows its place by its addresses.
 
 On the CPU there is nothing like it. What the operators and plans of a graph take on empty tensors, where they
 only dispatch, is subtracted from each sample: an estimate (samples.counted). Each worker says how many empty
@@ -13,6 +15,7 @@ operators its side is worth; what one takes the baseline's says for both, so tha
 from __future__ import annotations
 
 import functools
+import secrets
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -21,7 +24,7 @@ from typing import Any
 import torch
 
 from passagent.evaluator.runner.calls import Graph, no_collection, refresh_all
-from passagent.evaluator.runner.fresh import Draw, Rotation, Slots
+from passagent.evaluator.runner.fresh import Draw, Rotation, Slots, alike
 from passagent.plan.arguments import ValueArg
 from passagent.plan.model import Alloc, Plan
 from passagent.plan.replay import Replay
@@ -29,8 +32,13 @@ from passagent.plan.values import InputValue, MadeValue
 
 REPEATS = 20
 """Calls of a CUDA graph: its launch, about 8 us, is shared by them."""
+CAPTURES = 4
+"""CUDA graphs of a worker at most. On an H200 eight of 24 captures of a product of 13 us took 3 to 5% more
+than others, and those of calls of 3 to 7 us differed by 4%."""
 COPIED_BYTES = 1 << 28
 """Inputs and outputs of all calls of a graph: large ones are fewer, and long beside the launch."""
+_GAP_BYTES, _GAPS = 512, 1024
+"""Gaps between the memory of captures are multiples of so many bytes, fewer than so many."""
 _TRIES, _CALLS = 30, 200
 _unfinished: list[torch.cuda.CUDAGraph] = []
 """Captures that failed: torch's allocator of pinned memory goes on to ask them."""
@@ -39,6 +47,11 @@ _unfinished: list[torch.cuda.CUDAGraph] = []
 def repeats_of(moved_bytes: int, written: Collection[int]) -> int:
     """Calls of a subgraph in a CUDA graph, by its inputs and outputs and those that eager writes into."""
     return 1 if written else max(1, min(REPEATS, COPIED_BYTES // max(1, moved_bytes)))
+
+
+def captures_of(moved_bytes: int, repeats: int) -> int:
+    """CUDA graphs of `repeats` calls each that a worker holds: their copies take COPIED_BYTES at most."""
+    return max(1, min(CAPTURES, COPIED_BYTES // max(1, moved_bytes * repeats))) if repeats > 1 else 1
 
 
 def protocol(dispatch: str, device: str) -> str:
@@ -50,26 +63,51 @@ def protocol(dispatch: str, device: str) -> str:
     return f"left out: replays of a CUDA graph of {REPEATS} calls, of fewer if inputs are large or written"
 
 
-def capture(graph: Graph, repeats: int, rotation: Rotation) -> None:
-    """Make a call of `graph` the replay of a CUDA graph of `repeats` calls, the outputs those of its slot.
+def capture(graph: Graph, repeats: int, captures: int, rotation: Rotation) -> None:
+    """Make a call of `graph` the replay of one of `captures` CUDA graphs of `repeats` calls each.
 
-    Raises RuntimeError, in one line, for what cannot be captured.
+    What it returns are the outputs of its slot. Raises RuntimeError, in one line, for what cannot be
+    captured.
     """
     tensors = [value for value in graph.live if isinstance(value, torch.Tensor)]
     if not all(value.is_cuda for value in tensors):
         raise RuntimeError("a CUDA graph cannot hold it: an input stays on the CPU")
-    order = graph.order
-    graph.slots = Slots(graph.live, repeats, Draw(rotation)) if repeats > 1 else None
+    draw, call = Draw(rotation), graph.call
+    gaps = [_gap()]
+    if repeats > 1:
+        graph.slots = [Slots(graph.live, repeats, draw)]
+    for _ in range(captures - 1):
+        graph.slots.append(Slots(alike(graph.live), repeats, draw))
+        gaps.append(_gap())
     refresh_all(graph, 0, rotation.first())
-    inputs_of_slots = [graph.live] if graph.slots is None else graph.slots.inputs
-    call, args_of_slots = graph.call, [[inputs[i] for i in order] for inputs in inputs_of_slots]
-    captured, outputs = record(lambda: call(*graph.args), lambda: [call(*args) for args in args_of_slots])
+    graphs, outputs = [], []
+    for inputs_of_slots in [slots.inputs for slots in graph.slots] or [[graph.live]]:
+        args_of_slots = [[inputs[i] for i in graph.order] for inputs in inputs_of_slots]
+        captured, returned = record(
+            functools.partial(call, *args_of_slots[0]), functools.partial(_calls, call, args_of_slots)
+        )
+        graphs.append(captured)
+        outputs.append(returned)
 
     def replay(*_: Any) -> Any:
-        captured.replay()
-        return outputs[graph.slot]
+        number, slot = graph.slot
+        graphs[number].replay()
+        return outputs[number][slot]
 
     graph.call = replay
+
+
+def _calls(call: Callable[..., Any], args_of_slots: list[list[Any]]) -> list[Any]:
+    """The outputs of a call on each of `args_of_slots`, behind a gap in the memory of the capture."""
+    gap = _gap()
+    outputs = [call(*args) for args in args_of_slots]
+    del gap
+    return outputs
+
+
+def _gap() -> torch.Tensor:
+    """Memory that moves what is allocated after it, by chance."""
+    return torch.empty(secrets.randbelow(_GAPS) * _GAP_BYTES, dtype=torch.uint8, device="cuda")
 
 
 def record(

@@ -102,7 +102,7 @@ def take(
     )
     reply = built.report
     if request.repeats:
-        hostless.capture(graph, request.repeats, Rotation((), *request.rotation))
+        hostless.capture(graph, request.repeats, request.captures, Rotation((), *request.rotation))
     elif request.dispatch == "graph" and not graph.on_gpu:
         reply["dispatches"] = _dispatches(graph, built.report, compiler)
         reply["operator_ns"] = hostless.operator_ns()

@@ -207,6 +207,8 @@ class TakeGraph(Request[GraphReply]):
     """Inputs that eager writes into."""
     repeats: int
     """Calls in a CUDA graph; 0 where there is none."""
+    captures: int
+    """CUDA graphs that hold so many calls each."""
     rotation: tuple[tuple[int, ...], tuple[int, ...], tuple[bool, ...]]
     """Units, counts and mixed of a Rotation."""
     input_bytes: int

@@ -69,6 +69,9 @@ _ENDED_EARLY = Error(kind="runtime_error", message="timed calls ended early, wit
 BETWEEN_WORKERS = 0.006
 """Standard deviation of the log ratio of eager to itself in one pair of workers: two pairs, and the noise
 of the calls themselves, gave 0.47% in benchmarks/evaluator_repeatability.py on an H200."""
+BELIEF = 2
+"""BETWEEN_WORKERS counts as much as what so many more pairs show: where pairs differ further, as those of
+calls of 3 us in a CUDA graph do, the interval is as wide as they say."""
 
 
 class Side(Protocol):
@@ -297,7 +300,7 @@ def _enough(timing: Timing, pair: TimedPair, begun: float) -> bool:
 def together(timings: Sequence[Timing]) -> Timing:
     """The measurements of several pairs of workers as one: their mean, in logarithms, and its interval.
 
-    The interval is wider by what pairs with the same graphs differ by: repeating does not show it.
+    The interval is wider by what pairs with the same graphs differ by: calls of one pair do not show it.
     """
     count = len(timings)
     whole = Timing()
@@ -307,8 +310,11 @@ def together(timings: Sequence[Timing]) -> Timing:
             side.hidden += part.hidden
         whole.pairs += timing.pairs
     whole.eager_ns = estimate.typical_ns(whole.eager.blocks)
-    centre = sum(math.log(timing.speedup) for timing in timings) / count
-    between = 1.96 * BETWEEN_WORKERS / math.sqrt(count)
+    speedups = [math.log(timing.speedup) for timing in timings]
+    centre = sum(speedups) / count
+    seen = sum((speedup - centre) ** 2 for speedup in speedups)
+    variance = (BELIEF * BETWEEN_WORKERS**2 + seen) / (BELIEF + count - 1)
+    between = 1.96 * math.sqrt(variance / count)
     down = math.hypot(*(math.log(timing.speedup / timing.low) / count for timing in timings), between)
     up = math.hypot(*(math.log(timing.high / timing.speedup) / count for timing in timings), between)
     whole.speedup, whole.low, whole.high = (math.exp(x) for x in (centre, centre - down, centre + up))
