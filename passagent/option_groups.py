@@ -100,6 +100,4 @@ def checked(group: type[Group], values: Mapping[str, Any]) -> Group:
 
 def unknown_option(name: str, names: Iterable[str]) -> UsageError:
     """The error for an option that there is not."""
-    return UsageError(
-        f"no option '{name}'{nearest(name, list(names))}; other settings: settings={{...}}, --set"
-    )
+    return UsageError(f"no option '{name}'{nearest(name, list(names))}")

@@ -16,7 +16,7 @@ from passagent.sandbox.pieces import chunks, each_part, equal, scratch
 
 _STRICT = -5
 """The t whose tolerance tells which element is furthest outside."""
-_SURELY = 0.99
+SURELY = 0.99
 """Part of a tolerance that float32 arithmetic decides about."""
 _HOPELESS = 2
 """Beyond t = 1, where correctness is judged last."""
@@ -72,7 +72,7 @@ def surely_agree(expected: Sequence[torch.Tensor], got: Sequence[torch.Tensor], 
 def _surely_within(want: torch.Tensor, have: torch.Tensor, t: int) -> bool:
     if not want.is_floating_point() or want.itemsize > 4 or want.numel() == 0:
         return False
-    atol, rtol = (_SURELY * bound for bound in tolerance(_name(want.dtype), t))
+    atol, rtol = (SURELY * bound for bound in tolerance(_name(want.dtype), t))
 
     def within(_: int, want: torch.Tensor, have: torch.Tensor) -> bool:
         memory = scratch(2, want, torch.float32)

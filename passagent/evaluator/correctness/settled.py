@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from passagent.evaluator.correctness.compare import SURELY
 from passagent.evaluator.correctness.double import Classes, blurred, copied, in_float64, nudged, run_graph
 from passagent.evaluator.result import Worst
 from passagent.evaluator.score import STRICT_T, tolerance
@@ -25,8 +26,6 @@ _SPREAD = 16.0
 """A value may be off by so many times what eager's own differ by there, or, in tolerances, along its row."""
 _UNSETTLED = 0.25
 """A row is not settled where eager's values differ by more than this along it, on average, in tolerances."""
-_SURELY = 0.99
-"""Part of a tolerance that float32 arithmetic decides about."""
 _PIECE = 1 << 18
 """Elements that are looked at together, at most, on a GPU 64 times as many; a longer row is cut."""
 
@@ -100,7 +99,7 @@ def _beyond(
     else:
         precise = torch.promote_types(want.dtype, torch.float32)
         exact, value = want.to(precise), have.to(precise)
-        surely = (value - exact).abs_() < _SURELY * (atol + rtol * exact.abs())  # neither is infinite
+        surely = (value - exact).abs_() < SURELY * (atol + rtol * exact.abs())  # neither is infinite
         if bool((surely | (value == exact) | (value.isnan() & exact.isnan())).all()):
             return None
     most = (_room(want, [want], (atol, rtol)) if room is None else room).reshape(want.shape)
