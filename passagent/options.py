@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Required
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 from typing_extensions import TypedDict
@@ -288,7 +288,8 @@ class EvalOptions(EvaluatorOptions, StoreOptions, total=False):
 class OptimizeOptions(ModelOptions, SpendingOptions, PresetOptions, total=False):
     """Options of the optimisation of a model."""
 
-    out: Required[Annotated[str, Option("The package to write if it pays; a new one.", metavar="PACKAGE")]]
+    out: Annotated[str | None, Option(metavar="PACKAGE", shown="fast_NAME")]
+    """The package to write if it pays; a new one. NAME is the factory's."""
     inputs: Annotated[str | None, Option(metavar="FILE.py:FUNCTION", shown="the factory's")]
     """A function that returns the inputs."""
     iters: Annotated[int | None, Option("Episodes for each region.", key="search.iters", shown="4")]

@@ -323,6 +323,14 @@ def test_optimize_cuts_a_capture_when_its_time_is_over(tmp_path, monkeypatch):
         pa.optimize(nn.GELU(), torch.randn(4, 64), out=tmp_path / "passes", max_time=0.2)
 
 
+def test_a_package_without_a_name_is_called_after_the_model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fast_GELU").mkdir()
+    (tmp_path / "fast_GELU" / "kept.txt").touch()
+    with pytest.raises(pa.UsageError, match="--out fast_GELU: is there already"):
+        pa.optimize(nn.GELU(), torch.randn(4, 64))
+
+
 def measured_at(ratio: float, losers: tuple[str, ...] = ()) -> Measurement:
     gain = Ratio(ratio, ratio - 0.01, ratio + 0.01)
     passes = {name: Ratio(0.9, 0.8, 0.95) for name in losers}

@@ -76,7 +76,7 @@ def optimize(options: OptimizeOptions, model: Model, say: Say) -> Optimized:
     KeyboardInterrupt is raised. Raises PassagentError: a model that cannot be captured, a state of another
     one.
     """
-    begun, out = time.monotonic(), Path(options["out"])
+    begun, out = time.monotonic(), Path(options["out"] or f"fast_{model.name}")
     check_name(out)
     state = Path(options["state"] or out.with_name(f"{out.name}.state"))
     if out.exists() and (not out.is_dir() or any(out.iterdir())) and not _is_unfinished(out, state):
