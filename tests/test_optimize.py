@@ -370,6 +370,25 @@ def test_shipped_and_own_passes_are_tried_first_and_kept_where_they_pay(tmp_path
         pa.optimize(model, image, **given)
 
 
+def test_passes_of_regions_are_packaged_before_each_is_left_out_once(tmp_path, monkeypatch):
+    ratios = [1.1, 1.2]
+
+    def measure(model, packages, modes, is_quick, *_):
+        if not is_quick:
+            signal.setitimer(signal.ITIMER_REAL, 0.01)  # the time is over
+            threading.Event().wait(100)
+        return measured_at(ratios.pop(0))
+
+    monkeypatch.setattr(optimizing, "measure_model", measure)
+    monkeypatch.setattr(RegionSearches, "run", lambda *_: asyncio.sleep(0))
+    monkeypatch.setattr(optimizing, "_is_as_fast_as_inductor", lambda *_: True)
+    monkeypatch.setattr(optimizing, "read_sources", lambda *_: [])
+    model, image = nn.Sequential(nn.Conv2d(3, 8, 4, 4), nn.GELU()).eval(), torch.randn(2, 3, 16, 16)
+    found = pa.optimize(model, image, out=tmp_path / "passes", library="off", max_time=1000)
+    assert found.package == tmp_path / "passes" and found.gain.ratio == 1.2
+    assert "before the whole model was timed" in found.stopped
+
+
 def test_a_package_for_several_inputs_is_compiled_for_each(tmp_path, monkeypatch):
     model, images = nn.Conv2d(3, 8, 4, 4).eval(), [torch.randn(size, 3, 16, 16) for size in (2, 5)]
     monkeypatch.setattr(optimizing, "measure_model", lambda *_: measured_at(1.2))

@@ -138,8 +138,11 @@ def optimize(options: OptimizeOptions, model: Model, say: Say) -> Optimized:
         result.left_out += regions.refused
         try:
             with _cut_at(end):
+                candidates = _Candidates(runs, rewrites, compiled)
+                if runs:  # so that there is a package if the time is over before each pass is left out once
+                    _measure(out, model, result, candidates, say, is_first=True)
                 if runs or rewrites:
-                    _measure(out, model, result, _Candidates(runs, rewrites, compiled), say)
+                    _measure(out, model, result, candidates, say)
                 else:
                     result.why_not = _why_nothing(result)
         except _TimeIsOver:
@@ -337,10 +340,11 @@ def _measure(
     gain = measured.gains[mode]
     say(f"  {gain} of {measured.baseline(mode)}")
     if result.package is not None and result.gain is not None and result.gain.ratio >= gain.ratio:
-        names, same = without(package, losers).names, load_package(result.package).names
-        if (mode, names) == (result.mode, same):
+        names, there = without(package, losers).names, load_package(result.package).names
+        if (mode, names) == (result.mode, there):
             result.measurement = measured  # of the same passes, with more beside them
-        return
+        if there != package.names or not (losers and gaining):
+            return  # else those that do not pay are in it
     result.measurement, result.mode, result.why_not = measured, mode, ""
     if measured.unequal:
         result.why_not = f"outputs are not eager's: {measured.unequal[0]}"
