@@ -412,6 +412,7 @@ def test_the_report_has_the_full_measurement_of_the_first_package(tmp_path, monk
     monkeypatch.setattr(RegionSearches, "run", lambda *_: asyncio.sleep(0))
     found = pa.optimize(model, image, out=tmp_path / "passes", library="off")
     assert found.package == tmp_path / "passes" and found.measurement is full
+    assert found.rewrites == {"patch_embedding": "kept"}
 
 
 def test_a_package_of_a_stopped_optimisation_is_gone_on_with(tmp_path, monkeypatch):

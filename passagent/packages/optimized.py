@@ -9,9 +9,11 @@ from typing import Any
 
 from passagent.packages.measurement import Measurement, Ratio
 
-KEPT, DROPPED, LEFT, NOTHING, WAITING, FAILED = "kept", "dropped", "left", "nothing", "waiting", "failed"
-"""A region's outcome: its pass is in the package; it was, and did not pay; what there is does it as fast; no
-pass was found; it was not searched (to its end) yet; it could not be judged."""
+KEPT, TRIED, DROPPED, LEFT = "kept", "tried", "dropped", "left"
+NOTHING, WAITING, FAILED = "nothing", "waiting", "failed"
+"""A region's outcome: its pass is in the package; it was timed, and there is no package with it; it did not
+pay; what there is does it as fast; no pass was found; it was not searched (to its end) yet; it could not be
+judged."""
 
 
 @dataclass

@@ -28,7 +28,16 @@ from passagent.kernels.toolchain import compiler
 from passagent.options import OptimizeOptions, settings_of
 from passagent.packages.loading import MANIFEST, CompileSettings, load_package, package_of
 from passagent.packages.model_timing import Compiled, measure_model, without
-from passagent.packages.optimized import DROPPED, FAILED, KEPT, LEFT, NOTHING, Optimized, RegionOutcome
+from passagent.packages.optimized import (
+    DROPPED,
+    FAILED,
+    KEPT,
+    LEFT,
+    NOTHING,
+    TRIED,
+    Optimized,
+    RegionOutcome,
+)
 from passagent.packages.package_writing import check_name, drop, pack, read_sources
 from passagent.packages.region_searches import RegionSearches, outcomes_of, runs_of
 from passagent.packages.rewriting import explain_model
@@ -325,13 +334,13 @@ def _measure(
     except PassagentError as error:
         result.why_not = "" if result.package else str(error)
         return
-    result.rewrites |= {rewrite.name: DROPPED if rewrite.name in losers else "tried" for rewrite in rewrites}
+    result.rewrites |= {rewrite.name: DROPPED if rewrite.name in losers else TRIED for rewrite in rewrites}
     for region in result.regions:
         entries = package.manifest["passes"]
         regional = [entry["name"] for entry in entries if entry["source"]["run"] == runs.get(region.name)]
         region.passes = [name for name in regional if name not in losers]
         if region.passes:
-            region.outcome = KEPT
+            region.outcome = TRIED
         elif region.name in runs:
             why = "the whole model is faster without it" if regional else "it cannot be deployed"
             region.outcome, region.why = DROPPED, why
@@ -357,7 +366,6 @@ def _measure(
     else:
         shutil.rmtree(out, ignore_errors=True)  # an earlier package of this optimisation, or empty
         result.package = drop(package, losers, out, CompileSettings(mode, result.is_frozen, known.is_static))
-        result.rewrites |= {rewrite.name: KEPT for rewrite in rewrites if rewrite.name not in losers}
         say(f"  wrote {out}")
 
 
@@ -370,6 +378,11 @@ def _why_nothing(result: Optimized) -> str:
 
 
 def _report(result: Optimized) -> None:
+    """Write the report; what is in the package is kept."""
+    there = set(load_package(result.package).names) if result.package else set()
+    result.rewrites |= dict.fromkeys(result.rewrites.keys() & there, KEPT)
+    for region in result.regions:
+        region.outcome = KEPT if there & {*region.passes} else region.outcome
     with writing(result.state, "--state"):
         write_whole(result.state / "report.md", result.markdown())
         write_whole(result.state / "report.json", json.dumps(result.data(), indent=1, default=str) + "\n")
