@@ -14,6 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import FlopCounterMode
 
+from passagent.agent.prompt import short_note
 from passagent.config import Config, override
 from passagent.errors import MachineFault, PassagentError, UsageError
 from passagent.evaluator.hardware.machine import Machine, measure_machine
@@ -156,7 +157,7 @@ class RegionSearches:
         def tell(event: Event) -> None:
             if isinstance(event, Judged):
                 score = f", AS {event.as_score:.3f}" if event.as_score is not None else ""
-                self.say(f"  {name}: {event.status}{score}: {event.note}")
+                self.say(f"  {name}: {event.status}{score}: {short_note(event.note)}")
 
         parts = replace(self.parts, begun=time.monotonic())
         with setup.started(self.runs_dir, task, config, False, parts) as session:
