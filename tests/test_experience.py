@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -219,3 +220,17 @@ def test_answer_of_a_process_is_its_last_line(tmp_path, monkeypatch):
     (tmp_path / "answering.py").write_text("import sys\nprint('noise')\nprint([len(sys.argv), 2])\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert ask_module("answering", "word") == [2, 2]
+
+
+@pytest.mark.long
+def test_process_whose_child_holds_its_streams_is_not_waited_for(tmp_path, monkeypatch):
+    (tmp_path / "holding.py").write_text(
+        "import subprocess, sys, time\n"
+        "child = subprocess.Popen(['sleep', '600'])\n"
+        "open(sys.argv[1], 'w').write(str(child.pid))\n"
+        "time.sleep(600)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(InfrastructureError, match="no answer within 10 s"):
+        ask_module("holding", str(tmp_path / "pid"), timeout_s=10)
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)  # it was there still

@@ -11,6 +11,7 @@ import platform
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -138,18 +139,24 @@ def ask_module(module: str, *words: str, timeout_s: float | None = None) -> Any:
 
     Raises InfrastructureError, with the last line of its errors, where none comes, or not in time.
     """
-    command = [sys.executable, "-m", module, *words]
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, *words], text=True, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | import_path(),
+    )  # fmt: skip
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=os.environ | import_path(),
-            timeout=timeout_s, check=False,
-        )  # fmt: skip
+        printed, errors = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired as error:
+        process.kill()
+        with suppress(subprocess.TimeoutExpired):  # a driver may hold it, or what it started its streams
+            process.communicate(timeout=1)
         raise InfrastructureError(f"no answer within {timeout_s:g} s") from error
+    except BaseException:
+        process.kill()
+        raise
     try:
-        return json.loads(done.stdout.splitlines()[-1])
+        return json.loads(printed.splitlines()[-1])
     except (ValueError, IndexError) as error:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        lines = errors.strip().splitlines() or [f"exit code {process.returncode}"]
         raise InfrastructureError(lines[-1][:300]) from error
 
 
