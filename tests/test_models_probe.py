@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,11 @@ pytestmark = pytest.mark.usefixtures("quick_retries")
 
 
 @contextmanager
-def listening(answer: bytes | None) -> Iterator[str]:
-    """The address of a server that answers each connection with these bytes; None: with silence."""
+def listening(answer: bytes | None, drip: bytes = b"") -> Iterator[str]:
+    """The address of a server that answers each connection with these bytes; None: with silence.
+
+    `drip`: sent after them again and again.
+    """
     with socket.create_server(("127.0.0.1", 0)) as listener:
         kept = []
 
@@ -46,6 +50,10 @@ def listening(answer: bytes | None) -> Iterator[str]:
                 if answer is not None:
                     connection.recv(1 << 16)
                     connection.sendall(answer)
+                    with suppress(OSError):
+                        while drip:
+                            connection.sendall(drip)
+                            time.sleep(0.05)
                     connection.close()
 
         threading.Thread(target=serve, daemon=True).start()
@@ -70,6 +78,10 @@ WRONG = {
     "no HTTP": (b"SSH-2.0-OpenSSH_9.6\r\n\r\n", "HTTP"),
     "a page": (answered("200 OK", "text/html", PAGE), "HTML"),
     "no page": (answered("404 Not Found", "text/html", PAGE), "HTML"),
+    "signs of life": (
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n",
+        "no whole answer within 2 s",
+    ),
 }
 
 
@@ -80,8 +92,9 @@ def test_check_says_what_is_wrong_with_the_address(
     call: Call, monkeypatch: pytest.MonkeyPatch, what: str, name: str
 ) -> None:
     monkeypatch.setattr(probe, "SILENCE_S", 0.3)
+    monkeypatch.setattr(probe, "ANSWER_S", 2.0)
     answer, said = WRONG[what]
-    with listening(answer) as address:
+    with listening(answer, b": ping\n\n" if what == "signs of life" else b"") as address:
         code, _, err = call("models", "--model", name, "--base-url", address, "--check")
     assert code == 1 and said in err and address in err
     assert err.count("\n") == 1 and err.count(name) == 1

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -368,6 +369,31 @@ def test_shipped_and_own_passes_are_tried_first_and_kept_where_they_pay(tmp_path
     assert "- patch_embedding: kept" in (found.state / "report.md").read_text()
     with pytest.raises(UsageError, match="is there already"):
         pa.optimize(model, image, **given)
+
+
+class Loud(nn.Module):
+    """Prints in every call, and drops in training mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 4, 4)
+
+    def forward(self, x):
+        print("loud")
+        return nn.functional.dropout(self.conv(x), training=self.training)
+
+
+def test_a_model_that_prints_and_trains_fills_a_log_and_is_warned_of_once(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(optimizing, "measure_model", lambda *_, **__: measured_at(1.2))
+    monkeypatch.setattr(RegionSearches, "run", lambda *_: asyncio.sleep(0))
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("default")
+        image = torch.randn(2, 3, 16, 16)
+        found = pa.optimize(Loud(), image, out=tmp_path / "passes", library="off", on_progress=print)
+    assert len([one for one in seen if "training mode" in str(one.message)]) == 1
+    printed = capsys.readouterr().out
+    assert "capturing Loud" in printed and "loud" not in printed
+    assert "loud" in (found.state / "model.log").read_text()
 
 
 def test_passes_of_regions_are_packaged_before_each_is_left_out_once(tmp_path, monkeypatch):

@@ -61,7 +61,7 @@ def optimize(factory: Factory, json: Json, **options: Unpack[OptimizeOptions]) -
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what a batch system sends is as Ctrl-C
     try:
-        optimized = optimizing.optimize(options, load_model(factory, options["inputs"]), say)
+        optimized = optimizing.optimize(options, load_model(factory, options["inputs"]), say, begun)
     except KeyboardInterrupt as error:
         raise Interrupted("interrupted; what was found is stored, the same command goes on") from error
     report = f"{optimized}\nreport: {optimized.state / 'report.md'}"

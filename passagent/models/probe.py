@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from passagent.config import Config, ModelConfig
@@ -24,8 +25,8 @@ QUESTION: list[Message] = [
 ]
 MAX_OUTPUT = 2000
 """Tokens of the answer, at most: models that reason need some before the call."""
-SILENCE_S = 4.0
-"""A server that sends nothing for so long is taken for one that hangs."""
+SILENCE_S, ANSWER_S = 4.0, 9.0
+"""A server that sends nothing for so long, or no whole answer, is taken for one that hangs."""
 
 
 async def ask(config: ModelConfig) -> tuple[HttpModel, Reply] | None:
@@ -42,9 +43,11 @@ async def ask(config: ModelConfig) -> tuple[HttpModel, Reply] | None:
         if not isinstance(http, HttpModel):
             return None
         http.limit_silence(SILENCE_S)
-        return http, await http.complete(QUESTION, [PING])
-    except Transient as error:
-        raise InfrastructureError(f"{config.name} at {getattr(http, 'endpoint', '')}: {error}") from None
+        async with asyncio.timeout(ANSWER_S):
+            return http, await http.complete(QUESTION, [PING])
+    except (Transient, TimeoutError) as error:
+        what = str(error) or f"no whole answer within {ANSWER_S:g} s"
+        raise InfrastructureError(f"{config.name} at {getattr(http, 'endpoint', '')}: {what}") from None
     finally:
         await model.close()
 

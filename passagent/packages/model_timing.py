@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, redirect_stdout
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 import torch
@@ -58,8 +58,8 @@ def measure_model(
     All sides take turns, in blocks of calls. The last mode is also timed without each of several passes, and
     in it Inductor is also timed frozen and with weights in channels_last, as rivals. `is_quick`: one mode,
     on a GPU in CUDA graphs, with all passes alone, and no rivals. `compiled` keeps what is compiled for
-    another measurement of the model. Times on several inputs are added by their weights. What the model
-    prints is dropped. Raises PassagentError where no pass is used, or the model returns no tensor.
+    another measurement of the model, and takes what the model prints. Times on several inputs are added by
+    their weights. Raises PassagentError where no pass is used, or the model returns no tensor.
     """
     compiled = Compiled(model) if compiled is None else compiled
     leaves = pytree.tree_leaves((model.args, model.kwargs))
@@ -67,7 +67,7 @@ def measure_model(
         leaves += model.module.parameters()
     is_cuda = any(isinstance(value, torch.Tensor) and value.is_cuda for value in leaves)
     modes = list(modes or (["default", CUDA_GRAPH] if is_cuda else ["default"]))
-    with torch.no_grad(), redirect_stdout(io.StringIO()):
+    with torch.no_grad(), redirect_stdout(compiled.printed):
         expected = [read_outputs(_Call(each.module, each)()) for each in (model, *model.others)]
         if not all(expected):
             raise PassagentError(f"{model.name}: returns no tensor, so that nothing could be compared")
@@ -192,7 +192,9 @@ def _compiles_apart(count: int) -> AbstractContextManager[None]:
 class Compiled:
     """Functions that were compiled of a model; `cuda-graph` captures what `default` calls."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, printed: TextIO | None = None) -> None:
+        """`printed` takes what the model prints while it is timed; by default it is dropped."""
+        self.printed = io.StringIO() if printed is None else printed
         self.is_static = bool(model.others)
         """Each of several inputs is compiled for itself."""
         self._functions: dict[Any, Callable[..., Any]] = {}

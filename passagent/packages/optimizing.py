@@ -14,10 +14,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 import torch
 
@@ -56,6 +56,8 @@ from passagent.tasks.extract.extracting import Regions, device_of, extract_regio
 from passagent.tasks.extract.model_capture import Capture, Model, capture_model
 from passagent.tasks.extract.structural_hash import hash_subgraph
 
+LOG = "model.log"
+"""The file in the state that takes what the model prints."""
 FOR_THE_END = 0.3
 """Share of the time that packaging and measuring the whole model get."""
 SETTINGS: dict[str, Any] = {
@@ -77,15 +79,16 @@ class _Candidates(NamedTuple):
     """Functions that are compiled of the model already."""
 
 
-def optimize(options: OptimizeOptions, model: Model, say: Say) -> Optimized:
+def optimize(options: OptimizeOptions, model: Model, say: Say, begun: float | None = None) -> Optimized:
     """Find passes for a model, keep those that pay, write them as a package and a report.
 
-    `options` are complete; `say` is given each line on what happens. A package that does not make the whole
-    model faster is not written: `Optimized.why_not`. Ctrl-C stops the searches cleanly, then
-    KeyboardInterrupt is raised. Raises PassagentError: a model that cannot be captured, a state of another
-    one.
+    `options` are complete; `say` is given each line on what happens. `begun`: when the time began that is
+    limited, by time.monotonic(); now where there is none. What the model prints goes to the state's LOG. A
+    package that does not make the whole model faster is not written: `Optimized.why_not`. Ctrl-C stops the
+    searches cleanly, then KeyboardInterrupt is raised. Raises PassagentError: a model that cannot be
+    captured, a state of another one.
     """
-    begun, out = time.monotonic(), Path(options["out"] or f"fast_{model.name}")
+    begun, out = begun or time.monotonic(), Path(options["out"] or f"fast_{model.name}")
     check_name(out)
     state = Path(options["state"] or out.with_name(f"{out.name}.state"))
     if out.exists() and (not out.is_dir() or any(out.iterdir())) and not _is_unfinished(out, state):
@@ -96,23 +99,23 @@ def optimize(options: OptimizeOptions, model: Model, say: Say) -> Optimized:
     say(library_text(library_file))
     end = None if options["max_time"] is None else begun + options["max_time"]
     deadline = None if end is None else end - FOR_THE_END * (end - begun)
-    with locked(state / "runs", "optimize.lock", "--state"):
+    with locked(state / "runs", "optimize.lock", "--state"), (state / LOG).open("a") as printed:
         try:
             with _cut_at(end):
-                captured = _captured(model, state, say)
+                captured = _captured(model, state, say, printed)
         except _TimeIsOver:
             raise PassagentError("the time was over before the model was captured") from None
         device = device_of(captured)
         result = Optimized(model.name, device_name(device), state, [], is_frozen=options["freeze"])
-        result.stopped, compiled = "the regions are not cut yet", Compiled(model)
+        result.stopped, compiled = "the regions are not cut yet", Compiled(model, printed)
         try:
             with _cut_at(end):
-                rewrites = _fitting(model, rewrites, result, say)
+                rewrites = _fitting(model, rewrites, result, say, printed)
                 first = _Candidates({}, rewrites, compiled)
                 if rewrites and not _try_first(out, model, result, first, say):
                     rewrites = []
                 _report(result)
-                regions = _regions(model, captured, state, say)
+                regions = _regions(model, captured, state, say, printed)
                 result.regions = outcomes_of(regions, device, say)
         except _TimeIsOver:
             result.stopped = "the time was over before the model was cut into regions"
@@ -184,10 +187,11 @@ def _cut_at(end: float | None) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _captured(model: Model, state: Path, say: Say) -> Capture:
+def _captured(model: Model, state: Path, say: Say, printed: TextIO) -> Capture:
     """Capture the model. Raises UsageError where the state is another model's."""
     say(f"capturing {model.name}")
-    captured = capture_model(model, breaks_at_data=True)
+    with redirect_stdout(printed):
+        captured = capture_model(model, breaks_at_data=True)
     if (state / "tasks").exists():
         if Regions.read(state / "tasks").model != model_hash(captured):
             raise UsageError(f"{state}: is of another model, or of other inputs; give another --state")
@@ -195,15 +199,18 @@ def _captured(model: Model, state: Path, say: Say) -> Capture:
     return captured
 
 
-def _regions(model: Model, captured: Capture, state: Path, say: Say) -> Regions:
+def _regions(model: Model, captured: Capture, state: Path, say: Say, printed: TextIO) -> Regions:
     """The model's regions, extracted or read."""
     tasks = state / "tasks"
     if tasks.exists():
         return Regions.read(tasks)
     say("cutting it into regions and timing its operators")
-    if device_of(captured) == "cpu":  # where the expert writes products
-        return extract_regions(model, tasks, products=True)
-    return extract_regions(model, tasks, whole=attentions)
+    on_cpu = device_of(captured) == "cpu"  # where the expert writes products
+    try:
+        with redirect_stdout(printed):
+            return extract_regions(model, tasks, on_cpu, *(() if on_cpu else (attentions,)))
+    except PassagentError as error:  # what library operators gain is not lost for it
+        return Regions(tasks, [], 0.0, [str(error)], captured.breaks, model_hash(captured))
 
 
 def _library_files(
@@ -278,9 +285,12 @@ def _is_unfinished(out: Path, state: Path) -> bool:
     return is_ours and bool(report.get("stopped"))
 
 
-def _fitting(model: Model, rewrites: Sequence[Rewrite], result: Optimized, say: Say) -> list[Rewrite]:
+def _fitting(
+    model: Model, rewrites: Sequence[Rewrite], result: Optimized, say: Say, printed: TextIO
+) -> list[Rewrite]:
     """Return the rewrites that fit somewhere in the model; those that match and do not fit are noted."""
-    explained = explain_model(model, [package_of(result.state, rewrites)])
+    with redirect_stdout(printed):
+        explained = explain_model(model, [package_of(result.state, rewrites)])
     places = Counter(site.name for site in explained.replaced)
     result.rewrites |= {name: f"fits in {count} places" for name, count in places.items()}
     result.prepared_bytes = explained.prepared_bytes

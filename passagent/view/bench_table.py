@@ -115,13 +115,13 @@ class BenchProgress(Screen, measure.Watch):
     total = count = before = 0
     go_on = "nothing was measured"
 
-    def planned(self, results: Results, works: list[Work], todo: list[Work]) -> None:
+    def planned(self, results: Results, works: list[Work], todo: list[Work], library: str) -> None:
         """Take the work that is planned, as Watch.planned does."""
         self.total, self.go_on = len(works), results.go_on
         self.count = self.before = self.total - len(todo)
         self.print(
             f"{self.total} measurements on {results.identity['device']}, {self.count} of them made before; "
-            f"results: {results.path}"
+            f"{library}results: {results.path}"
         )
         if missing := sum(work.subject is measure.NO_PASSES for work in works):
             count = sum(work.row.compiler == measure.PASS_DIR for work in works)

@@ -48,6 +48,7 @@ from passagent.search.thread import side_by_side
 from passagent.store import Store, nodes, runs
 from passagent.store.database import now
 from passagent.store.events import OnEvent
+from passagent.store.pass_library import library_path, library_text
 from passagent.store.runs import SEEDS, Run
 from passagent.tasks import Task, load_task
 from passagent.tasks.reader import load_tasks, write_list
@@ -82,7 +83,7 @@ class Work:
 class Watch:
     """An observer of a benchmark; this one does nothing."""
 
-    def planned(self, results: Results, works: list[Work], todo: list[Work]) -> None:
+    def planned(self, results: Results, works: list[Work], todo: list[Work], library: str) -> None:
         """Take all measurements, and those that have no result yet, before the first of them is made."""
 
     def say(self, text: str) -> None:
@@ -282,7 +283,8 @@ async def run(words: Sequence[str], options: BenchOptions, watch: Watch) -> Meas
         return _read([Path(word) for word in words], options)
     settings, iters = settings_of(BenchOptions, options), options["iters"]
     compilers = list(dict.fromkeys(options["compiler"] or ("eager", "inductor")))
-    if RUN in compilers or (EXPERT in compilers and iters):
+    searches = RUN in compilers or (EXPERT in compilers and bool(iters))
+    if searches:
         settings |= {} if iters is None else {"search.iters": iters}
     config = load_config(options["config"], settings)
     check_devices(config.evaluator)
@@ -302,7 +304,8 @@ async def run(words: Sequence[str], options: BenchOptions, watch: Watch) -> Meas
         run_log(directory),
     ):
         todo = [work for work in works if not results.stands(work.row.key)]
-        watch.planned(results, works, todo)
+        library = library_path(config.experience.library, directory / SEARCHES) if searches else None
+        watch.planned(results, works, todo, f"{library_text(library)}; " if searches else "")
         if any(work.row.compiler == RUN for work in todo):
             await check_models(config)
         if todo:

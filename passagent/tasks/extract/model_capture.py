@@ -226,7 +226,7 @@ def capture_model(model: Model, dynamic: bool = False, breaks_at_data: bool = Fa
     if model.is_training and any(
         is_random(node) or (name_of(node).endswith("_norm") and written(node)) for node in nodes
     ):
-        warnings.warn(f"{model.name} {_TRAINING}", stacklevel=3)
+        warnings.warn(f"{model.name} {_TRAINING}", stacklevel=1)  # from one place: shown once
     values, spec = pytree.tree_flatten(result)
     return Capture(pieces, pytree.tree_unflatten(set_aside(values), spec), list(dict.fromkeys(breaks)))
 
