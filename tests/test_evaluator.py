@@ -16,7 +16,7 @@ from passagent.agent.observe import observation, verdict
 from passagent.config import EvaluatorConfig
 from passagent.errors import TaskError
 from passagent.evaluator.hardware.machine import Machine
-from passagent.evaluator.judging import effort, speed_of_light
+from passagent.evaluator.judging import effort, judging, speed_of_light
 from passagent.evaluator.judging.loaded_worker import LoadedWorker
 from passagent.evaluator.judging.recorder import NO_TRITON
 from passagent.evaluator.judging.referee import Referee
@@ -174,7 +174,7 @@ def quiet(answer):
     """The answer as it is where nothing else runs: the referee's clock sees the calls, and little beside."""
     if not hasattr(answer.said, "samples") or answer.clock_ns is None:
         return answer
-    return dataclasses.replace(answer, clock_ns=sum(answer.said.samples) + 20_000, waited_ns=0)
+    return dataclasses.replace(answer, clock_ns=sum(answer.said.samples) + 20_000, waited_ns=0, cpu_ns=0)
 
 
 def test_a_candidate_whose_clock_is_slow_is_refused(of_one_thread, tmp_path, monkeypatch):
@@ -192,6 +192,18 @@ def test_a_candidate_whose_clock_is_slow_is_refused(of_one_thread, tmp_path, mon
     for figure in (measured.claimed, measured.seen, measured.bound):
         assert f"{figure:.4g} us" in violation.message
     assert violation.place == "Fused.py"  # no line is to blame
+
+
+def test_a_candidate_of_more_threads_than_eager_may_have_is_refused(of_one_thread, tmp_path, monkeypatch):
+    write_subgraph(tmp_path / "task" / "graphs" / "g", [128, 1024])
+    (tmp_path / "task" / "graph_list.txt").write_text("graphs/g\n")
+    task = load_task(tmp_path / "task")
+    assert of_one_thread.evaluate(task, candidate()).status == "ok"
+    monkeypatch.setattr(judging, "worker_threads", lambda _: 0.5)  # as if eager had half a processor
+    found = of_one_thread.evaluate(task, candidate())
+    assert (found.status, [one.rule for one in found.violations]) == ("refused", ["threads"])
+    [violation] = found.violations
+    assert 0.6 < violation.measured.seen < 1.1 and "processors busy" in violation.message
 
 
 def test_a_refusal_by_the_clock_is_measured_again_by_new_workers_before_it_stands(

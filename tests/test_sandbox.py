@@ -389,3 +389,20 @@ def _gone(pid):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
         return True
+
+
+def test_a_paused_worker_stands_still_and_goes_on(server):
+    worker = server.fork(None)
+
+    def state():
+        return Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+    with worker.paused():
+        while state() != "T":  # the signal is on its way
+            time.sleep(0.001)
+    while state() == "T":
+        time.sleep(0.001)
+    assert worker.is_alive()
+    worker.halt()
+    worker.kill()
+    assert not worker.is_alive()

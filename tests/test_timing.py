@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -311,6 +311,9 @@ class Scripted:
         copying = [self.copying_ns] * len(times) if message.keep else []
         reply = messages.RunReply.model_construct(samples=times, copying=copying, kept=kept)
         return WorkerAnswer(reply, sum(times) + 50_000 + self.hidden_ns)
+
+    def paused(self):
+        return nullcontext()
 
     def times(self, count):
         return [int(self.per_call_ns * math.exp(self.random.normal(0, 0.01))) for _ in range(count)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from passagent.config import EvaluatorConfig
@@ -91,6 +92,10 @@ class EagerWorker:
                 raise TaskError(f"{self.compiler} fails: {answer.error.message}")
             raise failed("eager fails where it ran before", answer.error)
         return answer
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Have every thread of the worker stand still inside the block."""
+        return self.worker.paused()
 
     def release(self, reference: Reference) -> None:
         """Have the worker forget the subgraph, if it holds it."""

@@ -35,6 +35,7 @@ from passagent.evaluator.runner.endings import WorkerDied, WorkerTimeout, last_l
 from passagent.evaluator.timing import clocks
 from passagent.evaluator.timing.timing import TimedCallError, TimedPair, Timing, measure, together
 from passagent.sandbox import tools
+from passagent.sandbox.environment import worker_threads
 from passagent.tasks.reader import Subgraph, Task
 
 _HELD_PAIRS = 2
@@ -161,8 +162,9 @@ class Judging:
         TimedChecks(loaded, reference, result, self.baseline).finish(is_brief)
 
     def _put_aside(self) -> None:
-        """The worker has done its work. It ends with the evaluation: ending it disturbs what is timed."""
+        """The worker has done its work. It ends with the evaluation, as ending it disturbs what is timed."""
         if self._loaded is not None:
+            self._loaded.worker.halt()  # nor does what it left running
             self._done.append(self._loaded)
             self._loaded = None
 
@@ -264,9 +266,11 @@ class Judging:
         self._timings.setdefault(result.name, []).append(timing)
 
     def _fault(self, reference: Reference, result: GraphResult, timing: Timing) -> Violation | None:
-        """Find a fault of a candidate's time: another clock saw more of it, or no device is so fast."""
+        """Find a fault of a candidate's time: hidden time, too many threads, a speed that no device has."""
         if timing.hidden is not None:
             return clocks.refusal(timing.hidden)
+        if busy := clocks.extra_threads(timing.compiled, worker_threads(self.config.threads)):
+            return clocks.refusal_of_threads(busy)
         measured = speed_of_light.beyond_light(reference, result, timing, self.config.device)
         return None if measured is None else speed_of_light.refusal(measured)
 

@@ -6,6 +6,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
@@ -138,6 +139,10 @@ class LoadedWorker:
     def dispatches(self, reference: Reference) -> float:
         """The dispatches of Reference.host_ns, as the worker reported them for a subgraph that it holds."""
         return self._held[reference.name].dispatches
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Have every thread of the worker stand still inside the block."""
+        return self.worker.paused()
 
     def release(self, reference: Reference) -> None:
         """Have the worker forget the subgraph."""

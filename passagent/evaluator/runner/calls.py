@@ -33,8 +33,6 @@ from passagent.sandbox.channel import Arena, Placed
 from passagent.tasks.graphio import load_graph
 
 _clock = time.perf_counter_ns
-_SETTLE_S = 0.001
-"""Rest before a timed block on the CPU: the other side's OpenMP threads stop spinning."""
 _WARM_NS = 1_000_000
 """A block starts with unmeasured calls for this long, ns: caches and device come back from the other side."""
 _WARM_CALLS = 3
@@ -134,8 +132,6 @@ def refresh_all(graph: Graph, chosen: int, windows: Windows) -> None:
 def settle(graph: Graph, chosen: int, windows: Windows, often: Sequence[int]) -> None:
     """Unmeasured calls, so that caches and device come back from the other side."""
     refresh = graph.refresher(chosen, often)
-    if not graph.on_gpu:
-        time.sleep(_SETTLE_S)
     begun, count, args = _clock(), 0, graph.args
     while (spent := _clock() - begun) < _WARM_ENOUGH_NS and (
         count < _WARM_CALLS or (not graph.on_gpu and spent < _WARM_NS)

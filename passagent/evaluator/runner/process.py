@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import time
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic
@@ -19,6 +21,7 @@ from passagent.evaluator.runner.endings import (
     failed,
     last_line,
     lost,
+    processor_ns,
     tail,
     waited_ns,
 )
@@ -45,6 +48,8 @@ class WorkerAnswer(Generic[R]):
     clock_ns: int | None
     waited_ns: int = 0
     """In a block that begins on a signal: the time that the worker waited for a core."""
+    cpu_ns: int = 0
+    """The processor time that all threads of the worker took between the marks, ns; 0 where nothing tells."""
 
     @property
     def error(self) -> Error | None:
@@ -144,22 +149,23 @@ class Worker:
         started: int | None = None
         ended: int | None = None
         before: int | None = None
-        waited = 0
+        waited = cpu_ns = 0
         marks = None
         try:
             marks = self._send(request, timeout_s, fds)
             while True:
                 message, _ = self._channel.receive(max(0.0, deadline - time.monotonic()))
-                now = time.perf_counter_ns()
+                # Where this process loses its core between two looks, the worker seems to have taken less.
+                cpu, now = processor_ns(self.pid), time.perf_counter_ns()
                 reply = worker_messages.read(request, message)
                 if isinstance(reply, worker_messages.Reply):
                     clocked = None if started is None or ended is None else ended - started
                     if marks is not None and isinstance(reply, worker_messages.RunReply):
                         samples, copying = marks.times()
                         reply = reply.model_copy(update={"samples": samples, "copying": copying})
-                    return WorkerAnswer(reply, clocked, max(0, waited))
+                    return WorkerAnswer(reply, clocked, max(0, waited), cpu_ns)
                 if reply.mark == "end":
-                    ended = now
+                    ended, cpu_ns = now, cpu - cpu_ns
                     waited = self._waited_ns() - before if before is not None else 0
                 elif started is None:
                     started = now
@@ -167,6 +173,7 @@ class Worker:
                         before = self._waited_ns()
                         started = time.perf_counter_ns()
                         self._channel.send({"clock": "runs"}, (), _TAKE_S)
+                    cpu_ns = processor_ns(self.pid)
                 else:
                     raise ValueError("timed calls start twice")
         except ChannelTimeout as error:
@@ -218,6 +225,24 @@ class Worker:
             return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
         except OSError:
             return False
+
+    def halt(self) -> None:
+        """Have every thread of the worker stand still."""
+        self._signal(signal.SIGSTOP)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Have every thread of the worker stand still inside the block."""
+        self.halt()
+        try:
+            yield
+        finally:
+            self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        if not self.is_closed:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, number)
 
     def _ending(self) -> Ending | None:
         return self._server.ending(self._fork)

@@ -33,6 +33,9 @@ class Samples:
     calls: int = 1
     """Calls in each of the times, and what of a time is the host's (hostless.py): """
     overhead_ns: int = 0
+    cpu_ns: int = 0
+    """The processor time of all of the worker's threads in its blocks, and how long these took, ns: """
+    clock_ns: int = 0
 
     @property
     def counted(self) -> list[list[int]]:
@@ -51,6 +54,8 @@ class Samples:
         self.copying.append(answer.reply.copying)
         self.hidden.append((answer.clock_ns or 0) - sum(times))
         self.waited.append(answer.waited_ns)
+        self.cpu_ns += answer.cpu_ns
+        self.clock_ns += answer.clock_ns or 0
 
 
 @dataclass

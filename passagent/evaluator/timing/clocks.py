@@ -134,6 +134,29 @@ def _slack(theirs: int, eager_block: list[int], block: list[int], in_place: bool
     return _SHARE * (sum(block) + harness) + caches + _NS_PER_CALL * len(block) + _FLOOR_NS
 
 
+_BUSY = 0.1
+"""Processors that a worker may keep busy beyond one for each of its threads: honest ones kept at most 1.007
+busy with one. Of several threads twice as many may be: torch and the kernel may have an OpenMP runtime each,
+whose threads wait for work in a loop."""
+
+
+def extra_threads(compiled: Samples, threads: int) -> Measured | None:
+    """The processors that the candidate kept busy, by the kernel's count, if more than it has threads."""
+    busy = compiled.cpu_ns / max(1, compiled.clock_ns + _FLOOR_NS * len(compiled.blocks))
+    bound = (threads if threads <= 1 else 2 * threads) + _BUSY
+    return Measured(claimed=threads, seen=busy, bound=bound, unit="processors") if busy > bound else None
+
+
+def refusal_of_threads(busy: Measured) -> Violation:
+    """The violation of a candidate that ran more threads than eager may, in two measurements."""
+    message = (
+        f"its calls keep {busy.seen:.3g} processors busy; eager has {busy.claimed:.0f} for its threads. "
+        "Two measurements by separate processes say so: start no threads beside OpenMP's, and leave their "
+        "number alone. The refusal is not kept: evaluating the pass again measures again"
+    )
+    return Violation(rule="threads", file="", line=0, message=message, measured=busy)
+
+
 _SURELY = 3.5
 """Standard deviations by which two shares differ: on a busy machine honest ones differed by up to 2.8."""
 _USUAL = 0.9
