@@ -54,6 +54,11 @@ class TaskText:
 
 F32, BF16, F16, I64 = "float32", "bfloat16", "float16", "int64"
 TASKS = {
+    "chain_of_one_bounded": TaskText(
+        "tmp_0 = torch.nn.functional.gelu(in_0)\ntmp_1 = torch.tanh(tmp_0)\ntmp_2 = torch.sin(tmp_1)\n"
+        "tmp_3 = torch.exp(tmp_2)\ntmp_4 = torch.tanh(tmp_3)\nreturn (tmp_4,)",
+        [[([512, 512], F32, ["mean = 0.5", "std = 0.3", "min_val = 0.0", "max_val = 1.0"])]],
+    ),
     "add_relu": TaskText(
         "tmp_0 = in_0 + in_1\ntmp_1 = torch.nn.functional.relu(tmp_0)\nreturn (tmp_1,)",
         [[([4, 64], F32)] * 2, [([2, 3, 25], BF16)] * 2],

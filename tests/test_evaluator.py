@@ -174,7 +174,7 @@ def quiet(answer):
     """The answer as it is where nothing else runs: the referee's clock sees the calls, and little beside."""
     if not hasattr(answer.said, "samples") or answer.clock_ns is None:
         return answer
-    return dataclasses.replace(answer, clock_ns=sum(answer.said.samples) + 20_000, waited_ns=0, cpu_ns=0)
+    return dataclasses.replace(answer, clock_ns=sum(answer.said.samples) + 20_000, waited_ns=0)
 
 
 def test_a_candidate_whose_clock_is_slow_is_refused(of_one_thread, tmp_path, monkeypatch):
@@ -199,11 +199,11 @@ def test_a_candidate_of_more_threads_than_eager_may_have_is_refused(of_one_threa
     (tmp_path / "task" / "graph_list.txt").write_text("graphs/g\n")
     task = load_task(tmp_path / "task")
     assert of_one_thread.evaluate(task, candidate()).status == "ok"
-    monkeypatch.setattr(judging, "worker_threads", lambda _: 0.5)  # as if eager had half a processor
+    monkeypatch.setattr(judging, "worker_threads", lambda _: 0.2)  # as if eager had a fifth of a processor
     found = of_one_thread.evaluate(task, candidate())
     assert (found.status, [one.rule for one in found.violations]) == ("refused", ["threads"])
     [violation] = found.violations
-    assert 0.6 < violation.measured.seen < 1.1 and "processors busy" in violation.message
+    assert 0.3 < violation.measured.seen < 1.1 and "processors busy" in violation.message
 
 
 def test_a_refusal_by_the_clock_is_measured_again_by_new_workers_before_it_stands(
@@ -515,7 +515,7 @@ def test_what_another_task_left_gives_way_where_it_is_much(referee, task, tmp_pa
     assert referee.evaluate(task, candidate()).status == "ok"
 
 
-@pytest.mark.parametrize(("most", "sets"), [(1 << 26, 10), (4095, BEYOND_SET + 3)])
+@pytest.mark.parametrize(("most", "sets"), [(1 << 26, 11), (4095, BEYOND_SET + 3)])
 def test_what_makes_much_of_little_is_large(referee, tmp_path, monkeypatch, most, sets):
     """128 elements become 4096: computed in float64, and on the last sets, only where those are few."""
     spread = MODEL.replace("tmp_0 * in_1", "tmp_0 * in_1.reshape(-1, 1)")
@@ -524,7 +524,7 @@ def test_what_makes_much_of_little_is_large(referee, tmp_path, monkeypatch, most
     [subgraph] = load_task(tmp_path / "spread").subgraphs
     made = referee._baseline.reference(subgraph, "direct")
     assert [expected.eager[0].numel() for expected in made.expected] == [4096] * sets
-    assert {expected.known for expected in made.expected[:SETS]} == {sets == 10}
+    assert {expected.known for expected in made.expected[:SETS]} == {sets == 11}
 
 
 def test_references_are_kept_for_an_epoch_and_then_drawn_anew(referee, task):

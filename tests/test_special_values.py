@@ -156,7 +156,7 @@ def test_pass_for_random_values_only_is_a_wrong_result(name, referees, tmp_path)
     graph = GRAPHS[name]
     task = write_task(tmp_path / name, graph.task())
     right = referees("cpu").evaluate(task, graph.candidate(graph.right))
-    assert right.status == "ok", right.error
+    assert right.status == "ok", (right.error, right.violations)
     assert right.protocol["special_values"]
     for _ in range(8):  # what shows a pass up is drawn by chance, for each of its evaluations
         wrong = referees("cpu").evaluate(task, graph.candidate(graph.wrong))
@@ -255,7 +255,7 @@ META = TensorMeta("in_0", "x", (64, 32), "float32", "cpu", 0.0, 1.0, role="")
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_sets_of_floats_hold_their_kind_of_values_and_ordinary_rows(dtype):
     meta, ordinary = replace(META, dtype=dtype), torch.randn(64, 32).to(getattr(torch, dtype))
-    finite, others, ends, single = (
+    finite, others, ends, single, far = (
         exchanged(meta, ordinary, kind, [-3.4e38, 0.3, 7], generator_of(1, kind, "in_0")) for kind in KINDS
     )
     limits = torch.finfo(ordinary.dtype)
@@ -265,6 +265,8 @@ def test_sets_of_floats_hold_their_kind_of_values_and_ordinary_rows(dtype):
     assert {limits.max, limits.tiny, limits.tiny / 4} <= {abs(value) for value in ends.flatten().tolist()}
     assert ends.isfinite().all()
     assert 1 <= int((single != ordinary).sum()) <= 64
+    assert int((far > 10 * ordinary.abs().max()).sum()) == 1 == int((far < -10 * ordinary.abs().max()).sum())
+    assert int((far != ordinary).sum()) == 2 and far.isfinite().all()
     for drawn in (finite, others):
         assert int((drawn == ordinary).all(-1).sum()) >= 12
 

@@ -13,12 +13,17 @@ from typing import Any
 
 import torch
 
-from passagent.tasks.inputs import is_mask
+from passagent.tasks.inputs import DEFAULT_STD, FAR_MOST, LARGE, is_mask
 from passagent.tasks.meta import TensorMeta
 from passagent.tasks.uses import range_of
 
-KINDS = tuple(f"with special values ({kind})" for kind in ("finite", "not finite", "ends", "a single row"))
-"""Names of the sets. The last exchanges one row of one input: several may hide each other."""
+KINDS = tuple(
+    f"with special values ({kind})"
+    for kind in ("finite", "not finite", "ends", "a single row", "a single far value")
+)
+"""Names of the sets. The last two exchange one row, or a float in each of two, of one input: several may hide
+each other, and a kernel that looks at some of many knows what to do with all."""
+SINGLE = KINDS[3:]
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _ROWS, _ELEMENTS = 1024, 1 << 22
 """Rows and elements of an input that are exchanged, at most; 8 rows may hold more elements."""
@@ -68,7 +73,8 @@ def exchanged(
     values, fills = moved.clone(memory_format=torch.contiguous_format), _fills(meta, kind, numbers)
     width = values.shape[-1] if dims else max(1, values.numel() // len(fills))
     whole = values.reshape(-1)[: values.numel() // width * width].view(-1, width)
-    count = min(len(whole), max(8, min(_ROWS, _ELEMENTS // width))) if kind != KINDS[3] else 1
+    count = min(len(whole), max(8, min(_ROWS, _ELEMENTS // width)))
+    count = {KINDS[3]: 1, KINDS[4]: min(2, count)}.get(kind, count)
     places = torch.randint(len(whole), (4 * count,), generator=generator).unique()
     places = places if len(whole) > 4 * _ROWS else torch.arange(len(whole))
     places = places[torch.randperm(len(places), generator=generator)[:count]]
@@ -103,6 +109,10 @@ def _fills(meta: TensorMeta, kind: str, numbers: Sequence[float]) -> list[list[_
     if kind == KINDS[3]:
         return single
     limits = torch.finfo(dtype)
+    if kind == KINDS[4]:
+        size = max(meta.std or DEFAULT_STD, 1.0) * LARGE * FAR_MOST
+        sizes = [each for each in (size, size / 8) if each < limits.max / 8]
+        return [[(1, [(meta.mean or 0.0) + sign * each for each in sizes])] for sign in (1, -1)]
     powers = [2.0**power for power in (*range(-4, 32), 40)] + [10.0**power for power in range(-36, 37)]
     if kind == KINDS[2]:
         small = _both([limits.tiny / 4, limits.tiny, 0.0])

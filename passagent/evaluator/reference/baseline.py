@@ -27,6 +27,7 @@ from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.reference import keeping
 from passagent.evaluator.reference.drawing import (
     FOR_FAST,
+    FOR_FEW,
     FOR_SMALL,
     SET_KINDS,
     EagerError,
@@ -272,17 +273,20 @@ class Baseline:
         reference.unread_bytes = unread_bytes(reference.nodes, reference.order, subgraph)
         reference.flops = count_flops(reference.nodes, reference.order, subgraph)
         chosen, is_small, is_slow, reference.call_s = 0, keeping.is_small(subgraph), False, math.inf
+        has_many = False
         first, drawn = reference.rotation.first(), list[tuple[list[torch.Tensor], list[Fact]]]()
         try:
             for chosen, kind in enumerate(reference.kinds):
                 if (kind in FOR_SMALL and not is_small) or (kind in FOR_FAST and is_slow):
+                    break
+                if kind in FOR_FEW and has_many:
                     break
                 ran = self._run(run_request(reference, chosen, [first], keep=True), subgraph)
                 call, eager = ran.returned, self._read(ran.returned.outputs)
                 if chosen == 0:
                     reference.note_outputs(eager, call.outputs)
                     count = sum(tensor.numel() for tensor in eager)
-                    is_small, is_slow = is_small and count <= keeping.SMALL, count > _LARGE
+                    is_small, has_many = is_small and count <= keeping.SMALL, count > _LARGE
                 shapes = [output.shape for output in eager]
                 if chosen in reference.special and shapes != [output.shape for output in drawn[0][0]]:
                     raise TaskError(f"{subgraph.path}: the shapes of eager's outputs depend on values")

@@ -21,7 +21,7 @@ from passagent.sandbox.channel import Arena
 from passagent.tasks.graphio import load_graph
 from passagent.tasks.inputs import BEYOND, RARE, generator_of, make_inputs
 from passagent.tasks.reader import Subgraph
-from passagent.tasks.special import KINDS, exchanged, may_exchange, numbers_of
+from passagent.tasks.special import KINDS, SINGLE, exchanged, may_exchange, numbers_of
 from passagent.tasks.uses import Wider, narrower, wider
 
 _VARIANTS = {
@@ -29,10 +29,11 @@ _VARIANTS = {
     "beyond the recorded range": BEYOND, "with a few large values": RARE,
 }  # fmt: skip
 """Variants of make_inputs, by the kind of the set."""
-SET_KINDS = (*list(_VARIANTS)[:5], *KINDS[:2], "with a few large values", *KINDS[2:])
+SET_KINDS = (*list(_VARIANTS)[:5], *KINDS[:2], "with a few large values", KINDS[4], *KINDS[2:4])
 """Kinds of the input sets, in order."""
-FOR_SMALL, FOR_FAST = SET_KINDS[7:], SET_KINDS[8:]
-"""Large subgraphs do without these, for the memory, and slow ones without those."""
+FOR_SMALL, FOR_FAST, FOR_FEW = SET_KINDS[7:], SET_KINDS[8:], SET_KINDS[9:]
+"""Large subgraphs do without the first, for the memory, slow ones without the second, and those of many
+results without the third."""
 _NUMBERS = 256
 """Numbers of the graph that are drawn, at most."""
 
@@ -74,7 +75,12 @@ def draw_sets(
     def exchange(kind: str, numbers: list[float], inputs: list[Given], arena: Arena) -> list[Given]:
         # What follows in a reservoir stays: only the first window of such a set is judged.
         varied = [i for i, meta in enumerate(wider.inputs) if may_exchange(meta)]
-        for i in [secrets.choice(varied)] if kind == KINDS[3] and varied else varied:
+        if kind in SINGLE and varied:
+            floats = [i for i in varied if wider.inputs[i].is_floating] if kind == KINDS[4] else []
+            varied = floats or varied  # a kernel may look at all of a small input, which costs it little
+            sizes = [wider.inputs[i].numel for i in varied]
+            varied = secrets.SystemRandom().choices(varied, sizes)
+        for i in varied:
             meta, placed = wider.inputs[i], inputs[i].tensor
             assert placed is not None
             values, rng = arena.view(placed), generator_of(seed, kind, meta.name)

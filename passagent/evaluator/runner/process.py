@@ -48,8 +48,8 @@ class WorkerAnswer(Generic[R]):
     clock_ns: int | None
     waited_ns: int = 0
     """In a block that begins on a signal: the time that the worker waited for a core."""
-    cpu_ns: int = 0
-    """The processor time that all threads of the worker took between the marks, ns; 0 where nothing tells."""
+    busy_ns: tuple[int, int] = 0, 0
+    """The processor time that the worker's threads took for the answer, and the time until it came, ns."""
 
     @property
     def error(self) -> Error | None:
@@ -149,23 +149,25 @@ class Worker:
         started: int | None = None
         ended: int | None = None
         before: int | None = None
-        waited = cpu_ns = 0
+        waited = 0
         marks = None
+        # The kernel counts the time of a process that rests at once, else every few ms: this one rests.
+        asked_ns, took_ns = time.perf_counter_ns(), processor_ns(self.pid)
         try:
             marks = self._send(request, timeout_s, fds)
             while True:
                 message, _ = self._channel.receive(max(0.0, deadline - time.monotonic()))
-                # Where this process loses its core between two looks, the worker seems to have taken less.
-                cpu, now = processor_ns(self.pid), time.perf_counter_ns()
+                now = time.perf_counter_ns()
                 reply = worker_messages.read(request, message)
                 if isinstance(reply, worker_messages.Reply):
                     clocked = None if started is None or ended is None else ended - started
                     if marks is not None and isinstance(reply, worker_messages.RunReply):
                         samples, copying = marks.times()
                         reply = reply.model_copy(update={"samples": samples, "copying": copying})
-                    return WorkerAnswer(reply, clocked, max(0, waited), cpu_ns)
+                    busy_ns = processor_ns(self.pid) - took_ns, time.perf_counter_ns() - asked_ns
+                    return WorkerAnswer(reply, clocked, max(0, waited), busy_ns)
                 if reply.mark == "end":
-                    ended, cpu_ns = now, cpu - cpu_ns
+                    ended = now
                     waited = self._waited_ns() - before if before is not None else 0
                 elif started is None:
                     started = now
@@ -173,7 +175,6 @@ class Worker:
                         before = self._waited_ns()
                         started = time.perf_counter_ns()
                         self._channel.send({"clock": "runs"}, (), _TAKE_S)
-                    cpu_ns = processor_ns(self.pid)
                 else:
                     raise ValueError("timed calls start twice")
         except ChannelTimeout as error:

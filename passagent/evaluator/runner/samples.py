@@ -33,9 +33,8 @@ class Samples:
     calls: int = 1
     """Calls in each of the times, and what of a time is the host's (hostless.py): """
     overhead_ns: int = 0
-    cpu_ns: int = 0
-    """The processor time of all of the worker's threads in its blocks, and how long these took, ns: """
-    clock_ns: int = 0
+    busy_ns: tuple[int, int] = 0, 0
+    """The processor time of all of the worker's threads for its blocks, and how long these took, ns."""
 
     @property
     def counted(self) -> list[list[int]]:
@@ -54,8 +53,7 @@ class Samples:
         self.copying.append(answer.reply.copying)
         self.hidden.append((answer.clock_ns or 0) - sum(times))
         self.waited.append(answer.waited_ns)
-        self.cpu_ns += answer.cpu_ns
-        self.clock_ns += answer.clock_ns or 0
+        self.busy_ns = self.busy_ns[0] + answer.busy_ns[0], self.busy_ns[1] + answer.busy_ns[1]
 
 
 @dataclass

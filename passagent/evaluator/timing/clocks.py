@@ -134,15 +134,16 @@ def _slack(theirs: int, eager_block: list[int], block: list[int], in_place: bool
     return _SHARE * (sum(block) + harness) + caches + _NS_PER_CALL * len(block) + _FLOOR_NS
 
 
-_BUSY = 0.1
-"""Processors that a worker may keep busy beyond one for each of its threads: honest ones kept at most 1.007
-busy with one. Of several threads twice as many may be: torch and the kernel may have an OpenMP runtime each,
-whose threads wait for work in a loop."""
+_BUSY, _TICKS_NS = 0.1, 10_000_000
+"""Processors that a worker may keep busy beyond one for each of its threads, and the time by which the
+kernel's count may be late. Of several threads twice as many may be busy: torch and the kernel may have an
+OpenMP runtime each, whose threads wait for work in a loop."""
 
 
 def extra_threads(compiled: Samples, threads: int) -> Measured | None:
     """The processors that the candidate kept busy, by the kernel's count, if more than it has threads."""
-    busy = compiled.cpu_ns / max(1, compiled.clock_ns + _FLOOR_NS * len(compiled.blocks))
+    cpu_ns, wall_ns = compiled.busy_ns
+    busy = (cpu_ns - _TICKS_NS) / max(1, wall_ns)
     bound = (threads if threads <= 1 else 2 * threads) + _BUSY
     return Measured(claimed=threads, seen=busy, bound=bound, unit="processors") if busy > bound else None
 
