@@ -63,6 +63,8 @@ class Optimized:
     """Inductor's mode in which `gain` was measured."""
     is_frozen: bool = False
     """Parameters are constants in the model with passes."""
+    kept: list[str] = field(default_factory=list)
+    """Names of the passes in the package."""
     left_out: list[str] = field(default_factory=list)
     """Operators that are in no region, and passes that cannot be deployed, with the reason."""
     stopped: str | None = None

@@ -359,10 +359,9 @@ def _measure(
     gain = measured.gains[mode]
     say(f"  {gain} of {measured.baseline(mode)}")
     if result.package is not None and result.gain is not None and result.gain.ratio >= gain.ratio:
-        names, there = without(package, losers).names, load_package(result.package).names
-        if (mode, names) == (result.mode, there):
+        if (mode, without(package, losers).names) == (result.mode, result.kept):
             result.measurement = measured  # of the same passes, with more beside them
-        if there != package.names or not (losers and gaining):
+        if result.kept != package.names or not (losers and gaining):
             return  # else those that do not pay are in it
     result.measurement, result.mode, result.why_not = measured, mode, ""
     if measured.unequal:
@@ -376,6 +375,7 @@ def _measure(
     else:
         shutil.rmtree(out, ignore_errors=True)  # an earlier package of this optimisation, or empty
         result.package = drop(package, losers, out, CompileSettings(mode, result.is_frozen, known.is_static))
+        result.kept = without(package, losers).names
         say(f"  wrote {out}")
 
 
@@ -389,10 +389,9 @@ def _why_nothing(result: Optimized) -> str:
 
 def _report(result: Optimized) -> None:
     """Write the report; what is in the package is kept."""
-    there = set(load_package(result.package).names) if result.package else set()
-    result.rewrites |= dict.fromkeys(result.rewrites.keys() & there, KEPT)
+    result.rewrites |= dict.fromkeys(result.rewrites.keys() & {*result.kept}, KEPT)
     for region in result.regions:
-        region.outcome = KEPT if there & {*region.passes} else region.outcome
+        region.outcome = KEPT if {*result.kept} & {*region.passes} else region.outcome
     with writing(result.state, "--state"):
         write_whole(result.state / "report.md", result.markdown())
         write_whole(result.state / "report.json", json.dumps(result.data(), indent=1, default=str) + "\n")
