@@ -92,7 +92,11 @@ def test_an_attack_does_not_pay(case: Case, referees, task_of, monkeypatch):
         monkeypatch.setattr(referees(case.device), "config", MEASURED)
         check_charged(case.candidate, task_of(case), referees(case.device))
         return
-    check_attack(case, referees(case.device).evaluate(task_of(case), case.candidate, PAIR))
+    result = referees(case.device).evaluate(task_of(case), case.candidate, PAIR)
+    if result.status == "ok" and ("wrong_result", None) in case.expected:
+        # What shows it up is drawn by chance, and a search judges its best again, on other values.
+        result = referees(case.device).evaluate(task_of(case), case.candidate, PAIR)
+    check_attack(case, result)
 
 
 def check_attack(case: Case, result: Evaluation) -> None:
