@@ -164,7 +164,8 @@ class Judging:
     def _put_aside(self) -> None:
         """The worker has done its work. It ends with the evaluation, as ending it disturbs what is timed."""
         if self._loaded is not None:
-            self._loaded.worker.halt()  # nor does what it left running
+            if self.config.device == "cpu":  # what it left running disturbs as well
+                self._loaded.worker.halt()
             self._done.append(self._loaded)
             self._loaded = None
 
