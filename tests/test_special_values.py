@@ -271,6 +271,16 @@ def test_sets_of_floats_hold_their_kind_of_values_and_ordinary_rows(dtype):
         assert int((drawn == ordinary).all(-1).sum()) >= 12
 
 
+@pytest.mark.parametrize(("dtype", "mean", "std"), [("float16", 0.0, 50.0), ("float32", -1e38, 1e38)])
+def test_far_values_of_a_wide_input_are_finite(dtype, mean, std):
+    meta, ordinary = (
+        replace(META, dtype=dtype, mean=mean, std=std),
+        torch.zeros(64, 32).to(getattr(torch, dtype)),
+    )
+    far = exchanged(meta, ordinary, KINDS[4], [], generator_of(1, KINDS[4], "in_0"))
+    assert far.isfinite().all() and 1 <= int((far != 0).sum()) <= 2
+
+
 @pytest.mark.parametrize(
     ("meta", "held"),
     [
