@@ -111,8 +111,11 @@ def _fills(meta: TensorMeta, kind: str, numbers: Sequence[float]) -> list[list[_
     limits = torch.finfo(dtype)
     if kind == KINDS[4]:
         size, most = max(meta.std or DEFAULT_STD, 1.0) * LARGE * FAR_MOST, limits.max / 8
-        either = [[(meta.mean or 0.0) + sign * each for each in (size, size / 8)] for sign in (1, -1)]
-        return [[(1, [min(max(value, -most), most) for value in pool])] for pool in either]
+        both: list[list[_Step]] = []
+        for far in (size, -size):
+            values = [(meta.mean or 0.0) + part for part in (far, far / 8)]
+            both.append([(1, [min(max(value, -most), most) for value in values])])
+        return both
     powers = [2.0**power for power in (*range(-4, 32), 40)] + [10.0**power for power in range(-36, 37)]
     if kind == KINDS[2]:
         small = _both([limits.tiny / 4, limits.tiny, 0.0])
