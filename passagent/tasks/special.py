@@ -112,8 +112,8 @@ def _fills(meta: TensorMeta, kind: str, numbers: Sequence[float]) -> list[list[_
     if kind == KINDS[4]:
         size, most = max(meta.std or DEFAULT_STD, 1.0) * LARGE * FAR_MOST, limits.max / 8
         both: list[list[_Step]] = []
-        for far in (size, -size):
-            values = [(meta.mean or 0.0) + part for part in (far, far / 8)]
+        for reach in (size, -size):
+            values = [(meta.mean or 0.0) + part for part in (reach, reach / 8)]
             both.append([(1, [min(max(value, -most), most) for value in values])])
         return both
     powers = [2.0**power for power in (*range(-4, 32), 40)] + [10.0**power for power in range(-36, 37)]
