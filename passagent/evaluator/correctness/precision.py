@@ -261,12 +261,17 @@ def is_as_exact(expected: Expected, got: Sequence[torch.Tensor]) -> bool:
 
 def _is_within(eager: torch.Tensor, exact: torch.Tensor, have: torch.Tensor, spread: torch.Tensor) -> bool:
     """Tell whether each element is within the strict tolerance and some times its spread from float64."""
-    times, (atol, rtol) = _rule(eager).times, tolerance(str(eager.dtype).removeprefix("torch."), STRICT_T)
+    times, (atol, rtol) = times_eager(eager), tolerance(str(eager.dtype).removeprefix("torch."), STRICT_T)
 
     def beyond(exact: torch.Tensor, have: torch.Tensor, spread: torch.Tensor) -> torch.Tensor:
         return _differences(exact, have) - atol - rtol * _magnitudes(exact) - times * spread
 
     return _largest(beyond, exact, have, spread) <= 0
+
+
+def times_eager(eager: torch.Tensor) -> float:
+    """Return how many times an error of eager's own is allowed in an output like this, by its dtype."""
+    return _rule(eager).times
 
 
 def _rule(eager: torch.Tensor) -> _Rule:

@@ -18,12 +18,11 @@ import torch
 
 from passagent.evaluator.correctness.compare import SURELY
 from passagent.evaluator.correctness.double import Classes, blurred, copied, in_float64, nudged, run_graph
+from passagent.evaluator.correctness.precision import times_eager
 from passagent.evaluator.result import Worst
 from passagent.evaluator.score import STRICT_T, tolerance
 from passagent.sandbox.pieces import in_threads
 
-_SPREAD = 16.0
-"""A value may be off by so many times what eager's own differ by there, or, in tolerances, along its row."""
 _UNSETTLED = 0.25
 """A row is not settled where eager's values differ by more than this along it, on average, in tolerances."""
 _PIECE = 1 << 18
@@ -120,7 +119,7 @@ def _room(
     if not want.is_floating_point():
         spread = torch.stack([(value.double() - want.double()).abs() for value in rounded]).amax(0)
         unsettled = (spread > 0) & (want.dtype == torch.bool)
-        return (_SPREAD * spread).masked_fill(unsettled, torch.inf).float().reshape(-1)
+        return (times_eager(want) * spread).masked_fill(unsettled, torch.inf).float().reshape(-1)
     lowest, highest = want, want
     for value in rounded:
         lowest, highest = torch.minimum(lowest, value), torch.maximum(highest, value)
@@ -146,14 +145,18 @@ def _room_between(
     moves: torch.Tensor,
     tolerances: tuple[float, float],
 ) -> torch.Tensor:
-    """Return the room of rows by the ends of what else eager gives, float64; `moves`: to another class."""
+    """Return the room of rows by the ends of what else eager gives, float64; `moves`: to another class.
+
+    A value may be off by some times what eager's own differ by there, and in tolerances along its row.
+    """
+    times = times_eager(want)
     lowest, highest, value = lowest.double(), highest.double(), want.double()
     spread = torch.maximum(highest - value, value - lowest).nan_to_num(0.0, 0.0, 0.0)
     within = tolerances[0] + tolerances[1] * value.abs().nan_to_num(0.0, 0.0, 0.0)
     # what is of either sign may be the quotient by a sum of which nothing is left
     moves = moves | ((spread > within) & (lowest < 0) & (highest > 0))
     share = (spread / within).clamp(max=1.0).masked_fill(moves, 1.0).mean(-1, keepdim=True)
-    room = within * (1 + _SPREAD * share) + _SPREAD * spread
+    room = within * (1 + times * share) + times * spread
     unsettled = moves | (want.isfinite() & (share > _UNSETTLED))
     return room.masked_fill(unsettled, torch.inf)
 
