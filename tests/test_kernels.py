@@ -261,6 +261,8 @@ LOOKS_LIKE_IT = [
     'static const char* const t[] = {"a", "b"};\nvoid f(float* x) { x[0] = t[int(x[0])][0] - 90; }',
     "void f(float* x) {\n#pragma omp critical(one)\n  x[0] += 7; }",
     "void f(float* x) { assert(x[0] > 1); x[0] = 7; }",
+    "void f(float* x) { const int n = x[0] + 3; float row[n]; for (int i = 0; i < n; ++i) row[i] = i + 5; "
+    "x[0] = row[n - 1]; }",
 ]
 
 
@@ -281,6 +283,7 @@ def test_sources_that_only_look_like_it_are_accepted():
             "cpp_pointer_call",
             '__attribute__((indirect_branch("thunk-inline"))) void k(void (*f)()) { f(); f(); }',
         ),
+        ("cpp_pointer_call", "void k(void** to) { __builtin_longjmp(to, 1); }"),
         ("cpp_name", '__attribute__((indirect_branch("thunk"))) void k(void (*f)()) { f(); f(); }'),
         ("cpp_state", '__attribute__((section(".text.t"), used)) static const char table[] = {15, 49};'),
         ("cpp_state", '__attribute__((section(".data.rel.rows"), used)) static int calls;'),

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -40,6 +41,9 @@ def test_tensors_are_read_from_every_container():
         "output.states[0].right['key'][0]",
         "output.states[1][0]",
     ]
+    cache = SimpleNamespace(keys=[x], size=3, forward=torch.nn.ReLU())
+    cache.itself = cache
+    assert list(read_outputs((x, cache))) == ["output[0]", "output[1].keys[0]"]
     assert list(read_outputs(OrderedDict(a=x))) == ["output['a']"]
     assert list(read_outputs(x)) == ["output"] and read_outputs((3, None, "text")) == {}
 

@@ -23,7 +23,7 @@ from passagent.evaluator.hardware.machine import Machine
 from passagent.evaluator.result import EXACT_T, Evaluation, GraphResult, Mismatch, Status
 from passagent.evaluator.score import geometric_mean
 
-LIMITERS = ("memory_bound", "latency_bound", "instruction_bound")
+LIMITERS = ("memory_bound", "latency_bound", "unexplained")
 _FAILURES = tuple(status for status in get_args(Status) if status != "ok")
 LABELS: tuple[str, ...] = ("start", "untimed", "inexact", *LIMITERS, *_FAILURES)
 """Labels of a diagnosis. `start`: there is no candidate yet; `untimed`: correct, but not timed; `inexact`:
@@ -32,7 +32,7 @@ correct, but AS is far below what the speedups alone would give."""
 PLAUSIBLE = 0.7
 """A headroom below this says that the rates were measured on a busy machine, not that a pass is so fast."""
 SHARE = 0.4
-"""A limiter must explain this share of the time; where none does, it is the instructions."""
+"""A limiter must explain this share of the time; where none does, nothing measured explains the time."""
 
 
 class _Shares(NamedTuple):
@@ -110,7 +110,7 @@ def _shares(graph: GraphResult, machine: Machine) -> _Shares:
     seconds = graph.compiled_ms * 1e-3
     memory = graph.moved_bytes / machine.bandwidth(graph.moved_bytes) / seconds
     latency = max(graph.nodes_after, 1) * machine.issue_s / seconds
-    limiter = "instruction_bound"
+    limiter = "unexplained"
     if max(memory, latency) >= SHARE:
         limiter = "memory_bound" if memory >= latency else "latency_bound"
     light = machine.light_s(graph.moved_bytes, graph.flops or 0, graph.dtype) + machine.issue_s
@@ -125,10 +125,10 @@ ADVICE = {
 _MEANING = {
     "memory_bound": f"the time is close to what moving the inputs and outputs takes; {ADVICE['memory']}",
     "latency_bound": f"the time is mostly that of issuing operators and kernels; {ADVICE['latency']}",
-    "instruction_bound": "the code inside the kernel, its access pattern, its parallelism, or an operator "
+    "unexplained": "the code inside the kernel, its access pattern, its parallelism, or an operator "
     "that was left as it is decides; no counter was read that says which",
 }
-_NAMES = {"instruction_bound": "neither memory traffic nor issuing explains the time"}
+_NAMES = {"unexplained": "neither memory traffic nor issuing explains the time"}
 """Descriptions of limiters that no measurement shows directly."""
 
 

@@ -142,6 +142,11 @@ _INDIRECT = {
 }
 _RETURN_ADDRESS = re.compile(r"push\w* .*|\w+ +.*,(0x0)?\(%rsp\)")
 """Instructions before a return that goes elsewhere."""
+_STACK = {
+    "x86_64": re.compile(r"(mov|xchg|cmov\w+)[qlw]? +.*\(.*\),%[er]?sp|pop[qw]? +%[er]?sp"),
+    "aarch64": re.compile(r"mov +sp, x(?!29)"),
+}
+"""What takes the stack's pointer from memory: a return then goes wherever that memory says."""
 _REGISTERS = re.compile(r"%([fg]s|mm\d)\b")
 """Segments, and the x87's registers, which nobody clears between calls."""
 _PREFIXES = {
@@ -249,6 +254,9 @@ def _problem(instruction: str) -> tuple[str, str] | None:
             "calls or jumps through a pointer that nothing looks at; call functions by name in a `switch`, "
             "or take them by `template <class F> void each(..., F f)`"
         )
+        return "cpp_pointer_call", message
+    if _STACK[_MACHINE].fullmatch(instruction):
+        message = "moves the stack by a jump or an array of variable length; return, and give arrays a size"
         return "cpp_pointer_call", message
     words = instruction.split()
     while words and words[0] in _PREFIXES:

@@ -22,21 +22,34 @@ Outputs = dict[str, torch.Tensor]
 """Copies on the CPU, by their place in what a model returns: `output.logits`, `output[1]['key']`."""
 
 
-def read_outputs(returned: Any, place: str = "output") -> Outputs:
-    """The tensors in what a model returned: in tuples, dicts, dataclasses and nodes of torch's pytree."""
+def read_outputs(returned: Any, place: str = "output", within: tuple[int, ...] = ()) -> Outputs:
+    """The tensors in what a model returned: in tuples, dicts, nodes of torch's pytree, attributes of objects.
+
+    `within`: ids of the objects that hold `returned`, which may hold each other.
+    """
     outputs: Outputs = {}
     for path, value in pytree.tree_flatten_with_path(returned, _is_without_keys)[0]:
-        where = place + pytree.keystr(path)
+        where, inside = place + pytree.keystr(path), (*within, id(value))
         if isinstance(value, torch.Tensor):
             outputs[where] = value.detach().cpu().clone()
         elif _is_without_keys(value):
-            outputs |= read_outputs(list(pytree.SUPPORTED_NODES[type(value)].flatten_fn(value)[0]), where)
-        elif is_dataclass(value) and not isinstance(value, type):
-            for part in fields(value):
-                outputs |= read_outputs(getattr(value, part.name), f"{where}.{part.name}")
+            parts = list(pytree.SUPPORTED_NODES[type(value)].flatten_fn(value)[0])
+            outputs |= read_outputs(parts, where, inside)
         elif isinstance(value, Mapping):
-            outputs |= read_outputs(dict(value), where)
+            outputs |= read_outputs(dict(value), where, inside)
+        elif id(value) not in within:
+            for name, part in _attributes(value).items():
+                outputs |= read_outputs(part, f"{where}.{name}", inside)
     return outputs
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """The attributes of an object that holds values: of a dataclass, of a cache of keys and values."""
+    if callable(value):  # a module, a function, a class
+        return {}
+    if is_dataclass(value):
+        return {part.name: getattr(value, part.name) for part in fields(value)}
+    return getattr(value, "__dict__", {})
 
 
 def _is_without_keys(value: Any) -> bool:

@@ -149,7 +149,7 @@ _ASKED = {
     "start": "choose the region to fuse",
     "memory_bound": "memory: fewer bytes, access pattern",
     "latency_bound": "launch dispatch host cost",
-    "instruction_bound": "inner loop vectorise registers parallel",
+    "unexplained": "inner loop vectorise registers parallel",
     "mismatch": "how a pattern matches",
     "inexact": "numerics round where eager rounds",
     "wrong_result": "numerics round exact tolerance",
