@@ -50,9 +50,9 @@ def referee(task, forks):
 @pytest.mark.parametrize("name", HELD)
 def test_candidate_that_holds_the_evaluator_ends_with_its_allowance(name, referee, task, monkeypatch):
     setup, body, status, message = HELD[name]
-    monkeypatch.setattr(recorder, "CANDIDATE_S", 2.0)
-    monkeypatch.setattr(record, "WALL_S", 2.0)
-    result = referee.evaluate(task, candidate(body, setup))  # each of two further subgraphs adds 2 s
+    monkeypatch.setattr(recorder, "CANDIDATE_S", 6.0)
+    monkeypatch.setattr(record, "WALL_S", 6.0)
+    result = referee.evaluate(task, candidate(body, setup))
     assert (result.status, message in result.error) == (status, True), result.error
 
 
@@ -68,9 +68,8 @@ def test_a_busy_machine_lengthens_what_a_candidate_may_take(load, times, referee
 
     monkeypatch.setattr(referee.server, "run", ran)
     prepared = referee.record(task, candidate())
-    more_s = record.MORE_S * (len(task.subgraphs) - 1)
-    assert waited == [times * (record.WALL_S + more_s)]
-    whole_s = times * (recorder.CANDIDATE_S + more_s)
+    assert waited == [times * record.WALL_S]
+    whole_s = times * recorder.CANDIDATE_S
     assert whole_s - 30 < prepared.allowance.left_s < whole_s
 
 

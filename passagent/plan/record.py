@@ -41,9 +41,8 @@ if TYPE_CHECKING:
     from passagent.evaluator.captures import KeptGraph
 
 LIMITS = Limits(memory=16 << 30, file=64 << 20, scratch=64 << 20, files=4096, cpu_s=60, threads=64)
-WALL_S, MORE_S = 35.0, 2.0
-"""Real time that a recording may take, and more for each subgraph after the first: it waits for nothing, but
-the machine may be busy."""
+WALL_S = 35.0
+"""Real time that a recording may take: it waits for nothing, but the machine may be busy."""
 _MALFORMED = "its plan is not well formed"
 
 
@@ -67,11 +66,10 @@ def record(
         library=library,
         subgraphs=list(subgraphs),
     )
-    wall_s = (WALL_S + MORE_S * (len(subgraphs) - 1)) * crowding()
     sent = request.model_dump_json().encode()
     if uses_triton(candidate):
         process.load("passagent.plan.launches")
-    raw, ended = process.run(RECORDING, sent, LIMITS, wall_s, MOST_ANSWER)
+    raw, ended = process.run(RECORDING, sent, LIMITS, WALL_S * crowding(), MOST_ANSWER)
     return read_answer(raw, request) if raw else _unanswered(ended, is_late=raw is None)
 
 

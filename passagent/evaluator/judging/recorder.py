@@ -137,7 +137,7 @@ class Recorder:
         graphs = [self._seen(subgraph, baseline, device) for subgraph in subgraphs]
         rule = library_rule(self._config.library, subgraphs)
         edited = list[str]()
-        allowance = Allowance((CANDIDATE_S + record.MORE_S * (len(subgraphs) - 1)) * crowding())
+        allowance = Allowance(CANDIDATE_S * crowding())
         if candidate.is_plans:
             recorded, edited = artefact.read(candidate.files)
             try:
