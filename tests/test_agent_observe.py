@@ -69,6 +69,12 @@ def test_a_mismatch_over_many_graphs_is_told_once() -> None:
     assert text.endswith("status: mismatch\nAS: 0.1200")
 
 
+def test_neither_passes_nor_getitem_are_left_over() -> None:
+    left = ["A", "getitem", "dropout"]
+    text = observation(evaluation("ok", [fast("g", 1.5, left=left), fast("h", 1.5, left=left[:2])]))
+    assert "operators 5 -> 2, 5 -> 2 (left: dropout)\n" in text and "getitem" not in text
+
+
 def test_errors_that_differ_are_told_apart() -> None:
     graphs = [
         graph("a", "runtime_error", error="boom at line 3"),

@@ -4,17 +4,21 @@ import dataclasses
 import gc
 import json
 import os
+import re
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
+from test_prompts import context
 from tiny import HONEST, KERNEL, MODEL, candidate, write_subgraph, write_task
 
 from passagent.agent.observe import observation, verdict
+from passagent.agent.prompt import compose
 from passagent.config import EvaluatorConfig
 from passagent.errors import TaskError
+from passagent.evaluator.fleet.opening import threads_of
 from passagent.evaluator.hardware.machine import Machine
 from passagent.evaluator.judging import effort, judging, speed_of_light
 from passagent.evaluator.judging.loaded_worker import LoadedWorker
@@ -192,6 +196,19 @@ def test_a_candidate_whose_clock_is_slow_is_refused(of_one_thread, tmp_path, mon
     for figure in (measured.claimed, measured.seen, measured.bound):
         assert f"{figure:.4g} us" in violation.message
     assert violation.place == "Fused.py"  # no line is to blame
+
+
+def test_the_threads_that_the_task_states_are_those_of_a_kernel(tmp_path):
+    """By the values of a kernel that hands over how many it may have."""
+    config = CONFIG.model_copy(update={"threads": 2})
+    task = load_task(write_subgraph(tmp_path / "g", [4, 64]))
+    shown = context(task.path, threads=threads_of(config))
+    stated = re.search(r"eager's and yours: (\d+) ", compose(shown)[1]["content"])
+    with Referee(config) as referee:
+        setup = KERNEL.replace("out[i] = T(", "out[i] = T(1000 * omp_get_max_threads()); (void)(")
+        result = referee.evaluate(task, broken(HONEST, setup))
+    assert {graph.worst.got for graph in result.graphs} == {2000.0}
+    assert stated is not None and stated[1] == "2"
 
 
 def test_a_candidate_of_more_threads_than_eager_may_have_is_refused(of_one_thread, tmp_path, monkeypatch):
@@ -395,6 +412,16 @@ def test_one_evaluation_tells_what_is_broken_on_every_subgraph(referee, task):
     assert [source[line - 1].strip() for line in lines] == ["return a * b", "return b - a"]
     assert {graph.status for graph in result.graphs} == {"refused"}
     assert result.unrecorded
+
+
+def test_a_missing_dtype_is_told_beside_a_pattern_that_does_not_match(referee, task):
+    setup = KERNEL.replace("<class T> void silu_mul_add(T*", "<class O, class T> void silu_mul_add(O*")
+    files = broken(HONEST.replace("empty_like(a)", "empty(a.shape)"), setup).files
+    files |= {"Fused.py": files["Fused.py"].replace("* b + 1.0\n", "* b + 2.0\n")}
+    text = observation(referee.evaluate(task, Candidate(files)))
+    assert "\nstatus: mismatch (not run)\n" in text
+    assert "the pattern has 2.0, the graph 1.0" in text
+    assert text.count("output 0 is float32, eager's is bfloat16") == 1
 
 
 def test_what_gives_no_plan_needs_no_worker_and_says_so(referee, task):

@@ -52,6 +52,11 @@ def test_the_shipped_library():
             assert len(ids(hints, label, ["mul"], target)) >= 5, (label, target)
 
 
+def test_the_hint_to_convert_through_buffers_names_where_that_loses():
+    [found] = [hint for hint in load_hints() if hint.id == "half-through-buffers"]
+    assert "It loses for bfloat16 where tiles of a row are computed in registers" in found.advice
+
+
 def test_only_hints_that_apply():
     hints = [
         hint("any"),

@@ -5,10 +5,14 @@ They were written before the search was tuned, and labelled by reading.
 
 from __future__ import annotations
 
+import asyncio
 import re
+from functools import partial
 
 import pytest
 
+from passagent.agent.tokens import tokens
+from passagent.agent.toolbox import search_knowledge
 from passagent.config import EvaluatorConfig
 from passagent.errors import UsageError
 from passagent.evaluator.target import Cuda, target_of
@@ -84,6 +88,23 @@ def test_the_document_that_answers_is_among_the_first_three() -> None:
     assert all(answer in knowledge.documents() for _, _, answer in asked)
     missed = [one for one in asked if rank(*one) not in (1, 2, 3)]
     assert len(asked) - len(missed) >= LEAST, missed
+
+
+@pytest.mark.parametrize(("device", "questions"), [("cuda", GPU), ("cpu", CPU)])
+def test_an_answer_has_at_most_two_passages_and_400_tokens(device: str, questions: dict[str, str]) -> None:
+    tool = search_knowledge(partial(knowledge.search, target=target_of(EvaluatorConfig(device=device))))
+    for question in questions:
+        text = asyncio.run(tool.run({"query": question}, "c")).text
+        assert 1 <= len(re.findall(r"^\[\S+\.\w+\] ", text, re.MULTILINE)) <= 2, question
+        assert tokens(text) <= 400, question
+
+
+def test_what_exp_f32_costs_is_known_and_the_softmax_page_uses_it() -> None:
+    cost, softmax = (knowledge.read(f"hardware/cpu/optimisation/{n}.md") for n in ("activations", "softmax"))
+    said = re.search(r"^## What exp_f32 costs\n(.+?)\n\n", cost, re.MULTILINE | re.DOTALL)
+    assert said is not None and "as much as `expf`" in said[1]
+    [code] = re.findall(r"^```cpp\n(.*?)^```", softmax, re.MULTILINE | re.DOTALL)
+    assert "exp_f32(" in code and not re.search(r"\b(std::exp|expf)\(", code)
 
 
 @pytest.mark.parametrize(("platform", "least"), [("nvidia", 30), ("cpu", 15), ("amd", 8)])

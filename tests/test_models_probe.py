@@ -157,6 +157,30 @@ def test_wrong_key_ends_a_run_before_its_first_seed(tmp_path: Path) -> None:
         assert nodes.of_run(store, runs.find_run(store, "last").id) == []
 
 
+@pytest.mark.parametrize("verb", ["run", "bench"])
+def test_wrong_name_of_a_model_is_found_by_one_small_request_and_said_in_a_line(
+    call: Call, server: WireServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """And the first line names the library that is used, also that of a bench that searches."""
+    monkeypatch.delenv("PASSAGENT_LIBRARY")
+    server.answers = [(404, {}, error_body("The model `wrong` does not exist"))] * 2
+    task = tiny_search.write_task(tmp_path / "task")
+    words = ["--model", "openai/wrong", "--set", f"model.base_url={server.url}/v1"]
+    words += ["--runs-dir", "runs"] if verb == "run" else ["--compiler", "run", "--out", "kept"]
+    code, out, err = call(verb, task, *words)
+    assert code == 2 and len(server.requests) == 1
+    said = [line for line in err.splitlines() if line.startswith("passagent: error: ")]
+    assert said == err.splitlines()[-1:] and "no such model or address (HTTP 404)" in said[0]
+    assert f"openai/wrong at {server.url}/v1" in said[0]
+    [(_, _, body)] = server.requests
+    assert len(str(body)) < 1000 and "Episode seed" not in str(body)
+    place = f"{tmp_path}/runs" if verb == "run" else "kept/searches"
+    assert f"library: {place}/library.db (passes: 0); " in (out + err).splitlines()[0]
+    if verb == "run":
+        with Store.open("runs") as store:
+            assert nodes.of_run(store, runs.find_run(store, "last").id) == []
+
+
 def test_run_without_seeds_is_asked_nothing_before_its_first_request(tmp_path: Path) -> None:
     with WireServer(paid_run.brain) as there:
         start_run(tmp_path, f"{there.url}/v1", **{"search.expert_seeds": 0})

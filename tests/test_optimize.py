@@ -371,6 +371,27 @@ def test_shipped_and_own_passes_are_tried_first_and_kept_where_they_pay(tmp_path
         pa.optimize(model, image, **given)
 
 
+@pytest.mark.parametrize(("low", "high"), [(0.78, 0.82), (0.95, 1.15)])
+def test_a_package_that_is_no_faster_than_the_faster_of_eager_and_inductor_is_not_recommended(
+    call, tmp_path, monkeypatch, low, high
+):
+    ratio = (low + high) / 2
+    us = {"eager": 1.0, "default": 2.0, "default + passes": 1 / ratio}  # with passes Inductor is faster
+    gain = Ratio(ratio, low, high)
+    found = Measurement("cpu", us, {"default": gain}, {}, [], {"default": "eager"}, [], "eager", gain)
+    monkeypatch.setattr(optimizing, "measure_model", lambda *_, **__: found)
+    monkeypatch.setattr(optimizing, "extract_regions", lambda _, out, *__: Regions(out, [], 0.0, [], [], ""))
+    (tmp_path / "model.py").write_text(
+        "import torch\ndef model(): return torch.nn.Conv2d(3, 8, 4, 4).eval(), (torch.randn(2, 3, 16, 16),)\n"
+    )
+    code, out, _ = call("optimize", "model.py:model", "--out", "passes")
+    why = f"with the passes the model is {ratio:.3f} times as fast as eager ({low:.3f} to {high:.3f})"
+    assert code == 0 and f"\nnothing to gain: {why}, which proves no gain\n" in out
+    assert "use it" not in out.lower() and not (tmp_path / "passes").exists()
+    report = (tmp_path / "passes.state/report.md").read_text()
+    assert f"**nothing to gain: {why}, which proves no gain**" in report
+
+
 class Loud(nn.Module):
     """Prints in every call, and drops in training mode."""
 

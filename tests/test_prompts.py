@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +29,7 @@ from passagent.evaluator.target import target_of
 from passagent.experience import knowledge
 from passagent.experience.hints import Hint, load_hints
 from passagent.experience.knowledge import Passage
+from passagent.search.episode_context import task_context
 from passagent.tasks import load_task, resources
 
 CPU = target_of(EvaluatorConfig())
@@ -245,6 +247,31 @@ def test_a_users_prompt_overrides_and_changes_the_hash(
         compose(context(write_task(tmp_path / "t")))
     (tmp_path / "mine" / "prompts" / "roles" / "general.j2").write_text("Do as you like.")
     assert "Do as you like." in compose(context(tmp_path / "t"))[1]["content"]
+
+
+@pytest.mark.parametrize(("cores", "wanted", "threads"), [(1, None, 1), (8, None, 7), (8, 4, 4)])
+def test_the_task_states_the_threads_of_a_machine_of_many_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int, wanted: int | None, threads: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    figures.cache_clear()
+    config = load_config(None, {"evaluator.threads": wanted})
+    begun = task_context(load_task(write_task(tmp_path / "t")), config, f"a CPU of {cores}")
+    text = compose(begun)[1]["content"]
+    figures.cache_clear()
+    assert f"in a timed call, eager's and yours: {threads} (omp_get_max_threads() there" in text
+    assert ("parallel regions gain nothing" in text) == (threads == 1)
+    assert f"cores of this machine: {cores}\n" in text
+
+
+def test_one_line_says_what_cpp_may_use_and_one_how_eager_rounds_numbers(tmp_path: Path) -> None:
+    words = ("C++20", "`immintrin.h`", "`omp.h`", "vectors of GCC", "pragmas", "`static const`")
+    for device, count, first in (("cpu", 1, "x + s"), ("cuda", 0, "remainder")):
+        shown = context(write_task(tmp_path / device), target=target_of(EvaluatorConfig(device=device)))
+        lines = compose(shown)[0]["content"].splitlines()
+        assert len([line for line in lines if all(word in line for word in words)]) == count
+        (line,) = [line for line in lines if "A Python number s beside a float16 or bfloat16" in line]
+        assert f"eager rounds s to x's dtype first in `{first}`" in line and "s unrounded, in float" in line
 
 
 SCALAR_OPERATORS: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {

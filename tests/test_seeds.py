@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 import tiny
 import tiny_search
+from starlette.testclient import TestClient
 from test_search import finish, open_tiny, shape, store, task  # noqa: F401 (fixtures)
 
 from passagent.cli import running
@@ -25,6 +28,7 @@ from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS
 from passagent.tasks import load_task
 from passagent.view.node_changes import why_data
+from passagent.view.page.app import Access, create_app
 from passagent.view.run_summary import run_data, run_row, run_text
 from passagent.view.tree import tree_text
 
@@ -238,6 +242,45 @@ def test_runs_credit_the_model_with_its_own_and_name_the_seeds_origin(store, tas
     out = {"out": str(tmp_path / "best"), "runs_dir": str(store.runs_dir), "format": "review"}
     write_best(run.id, **out, force=False, standalone=False)
     assert f"It comes from `{origin}`, node {seed.id}" in (tmp_path / "best" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("origin", "finalists"), [("expert", 0), ("library", 0), ("library", 2), ("directory", 0)]
+)
+def test_runs_and_their_page_mark_seeds_and_credit_the_model_with_what_came_after_its_first_reply(
+    tmp_path, call, capsys, origin, finalists
+):
+    asked = (tiny if origin == "expert" else tiny_search).write_task(tmp_path / "task")
+    runs_dir = str(tmp_path / "runs")
+    more: dict[str, Any] = {"experience.library": str(tmp_path / "mine.db"), "search.finalists": finalists}
+    parts = Parts(tiny_search.PacedModel(), Correct(), tiny_search.diagnose)
+
+    def start(**settings: object) -> None:
+        chosen = tiny_search.settings(2, 1, 3) | more | settings
+        running.run(str(asked), {"settings": chosen, "runs_dir": runs_dir, "new": True}, True, parts)
+
+    if origin == "library":
+        start()
+    start(**{
+        "expert": {"search.expert_seeds": 1},
+        "directory": {"search.seed_dir": given(tmp_path / "given")},
+    }.get(origin, {}))  # fmt: skip
+    capsys.readouterr()
+    with Store.open(runs_dir) as store:  # noqa: F811
+        run = runs.find_run(store, "last")
+        made = "SELECT island, as_score FROM nodes WHERE run_id = :run AND repeat_of IS NULL"
+        rows = store.rows(made, {"run": run.id})
+    first, own = (
+        max(row["as_score"] for row in rows if (row["island"] < 0) == is_seed) for is_seed in (True, False)
+    )
+    row = json.loads(call("runs", "--runs-dir", runs_dir, "--json")[1])["runs"][0]
+    assert (row["run"], row["best_as"], row["seed"]) == (run.id, own, first) and own != first
+    words = {"library": f"library {tmp_path / 'mine.db'}, ", "directory": f"directory {tmp_path / 'given'}"}
+    assert row["seed_from"].startswith(words.get(origin, "expert"))
+    line = next(line for line in call("runs", "--runs-dir", runs_dir)[1].splitlines() if run.id in line)
+    assert f"{own:.3f}  {first:.3f} ({origin})" in re.sub(" +", "  ", line).replace("  (", " (")
+    page = TestClient(create_app(Path(runs_dir), Access()), base_url="http://127.0.0.1:8640").get("/").text
+    assert f"{own:.3f} <small>seed {first:.3f} ({row['seed_from']})</small>" in page
 
 
 def test_bench_measures_the_best_that_the_model_made_and_no_copy_of_the_seed(store, task, tmp_path):  # noqa: F811

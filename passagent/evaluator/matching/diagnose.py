@@ -34,6 +34,8 @@ class Attempt:
     reason: str
     bound: dict[str, Any] | None = None
     """The values of the pattern's parameters, if each operator has a counterpart: only arguments differ."""
+    returned: Any = None
+    """The graph's nodes that are then in the place of what the pattern returns."""
 
 
 @dataclass
@@ -92,7 +94,10 @@ def _report(best: _Alignment, nodes: list[fx.Node], present: list[fx.Node]) -> A
             is_whole = all(node in best.image and key(node) == key(best.image[node]) for node in nodes)
             is_whole = is_whole and len(parameters) == len(nodes[0].graph.find_nodes(op="placeholder"))
             reason += "".join(others[:_MOST]) + more
-            return Attempt(best.matched, node, graph_node, reason, parameters if is_whole else None)
+            if not is_whole:
+                return Attempt(best.matched, node, graph_node, reason)
+            returned = fx.map_arg(node.graph.output_node().args[0], best.image.get)
+            return Attempt(best.matched, node, graph_node, reason, parameters, returned)
     for node in nodes:
         if node not in best.image:
             free = [g for g in present if key(g) == key(node) and g not in best.image.values()]
