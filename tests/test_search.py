@@ -526,6 +526,36 @@ def test_finalists_are_measured_again_side_by_side(store, compared):
     )
 
 
+class Unstable(tiny_search.FastEvaluator):
+    """Every candidate is correct, and as fast as any other within a wide interval."""
+
+    is_unstable = True
+
+    async def evaluate(self, task_path, candidate, bar=None):
+        evaluation = await super().evaluate(task_path, candidate)
+        score = 1.5 + int(candidate.key[:4], 16) / 65536 / 10
+        timed = {"speedup": Speedup(e2e=score, low=1.4, high=1.8), "unstable": self.is_unstable}
+        graph = evaluation.graphs[0].model_copy(update={"status": "ok", "passes_from_t": -10} | timed)
+        interval = {"as_score": score, "as_low": 1.4, "as_high": 1.8}
+        return evaluation.model_copy(update={"status": "ok", "graphs": [graph]} | interval)
+
+
+@pytest.mark.parametrize("is_unstable", [True, False])
+def test_unstable_contenders_of_an_episode_are_compared_at_its_end(store, task, is_unstable):
+    evaluator = Unstable()
+    evaluator.is_unstable = is_unstable
+    session = open_tiny(store, task, evaluator=evaluator, islands=2, iters=20, finalists=3)
+    finish(session)
+    run, rows = runs.get_run(store, session.run.id), finalists.measurements(store, session.run.id)
+    compared = [row for row in rows if row.series < 0]
+    assert bool(compared) == is_unstable and {row.series for row in rows if row.series >= 0} == {20}
+    assert len(compared) <= run.evaluations // 2 and all(row.round <= 3 for row in compared)
+    for series in {row.series for row in compared}:
+        pair = {row.node_id for row in compared if row.series == series}
+        assert len(pair) == 2 and any(nodes.get_node(store, node_id).episode_id for node_id in pair)
+    assert len(evaluator.asked) == run.evaluations + len(rows)  # they are not charged to the budget
+
+
 def test_series_end_stores_each_finalists_rounds_as_one_evaluation(store, task, compared):
     session = compared
     node_ids = {row.node_id for row in finalists.last_series(store, session.run.id)}

@@ -19,7 +19,7 @@ from passagent.evaluator.result import Candidate
 from passagent.models.ensemble import model_names
 from passagent.search.candidates import judge
 from passagent.search.expansion import conclude, expand
-from passagent.search.remeasure import confirm, environment_of, measure_again
+from passagent.search.remeasure import confirm, confirm_contender, environment_of, measure_again
 from passagent.search.run_models import distil, distil_rest
 from passagent.search.session import EXPERT, Session, Stopping
 from passagent.search.thread import side_by_side
@@ -117,6 +117,7 @@ async def _island(session: Session, island: int) -> None:
             await expand(session, episode)
             await distil(session, island)
             session.notify()
+            await confirm_contender(session, episode)
     except Stopping as stopping:
         log.info("island %d stops: %s", island, stopping)
 

@@ -97,7 +97,7 @@ class Measurement:
     """One measurement of one finalist: a row of `confirmations`, and what its evaluation came to."""
 
     series: int
-    """Episodes that were finished when the series began."""
+    """Episodes that were finished when the series began; below 0 of contenders after an episode."""
     round: int
     """1, 2, ... in the series."""
     node_id: int

@@ -17,31 +17,64 @@ from passagent.sandbox.environment import evaluator_version
 from passagent.search import finalists
 from passagent.search.candidates import evaluate
 from passagent.search.session import ROUNDS, Session
-from passagent.store import Node, Store, nodes, runs
+from passagent.store import Episode, Node, Store, nodes, runs
 
 FEWEST_FINALISTS, ENOUGH_ROUNDS = 2, 3
 """For a short run: the fewest finalists to compare, and the rounds that give a useful interval."""
+_BEFORE_ALL = -(1 << 31)
+"""Series after episodes are numbered from here on: a run's last series counts the finished episodes."""
 
 
 async def confirm(session: Session) -> None:
     """Measure the finalists of the run side by side, round by round, until it is known which one is best.
 
     A series that was cut off is gone on with. It takes at most half as many evaluations as the run made, or
-    ENOUGH_ROUNDS of FEWEST_FINALISTS, and is not charged: the budget is for what is new. A round is measured
-    as candidates are, in half of the time: several rounds make the figure good.
-
-    Then the rounds of each node are stored as one evaluation, the newest of its candidate: it is what later
-    runs and evaluations find. Raises what the evaluator raises.
+    ENOUGH_ROUNDS of FEWEST_FINALISTS, and is not charged: the budget is for what is new. Raises what the
+    evaluator raises.
     """
     store, run, search = session.store, session.run, session.config.search
     allowed, series = runs.get_run(store, run.id).evaluations // 2, session.progress().episodes
     limit = min(search.finalists, max(FEWEST_FINALISTS, allowed // ENOUGH_ROUNDS))
     begun = [row for row in finalists.measurements(store, run.id) if row.series == series]
-    node_ids, measured = {row.node_id for row in begun}, {(row.round, row.node_id) for row in begun}
+    node_ids = {row.node_id for row in begun}
     if not any(row.round > 1 for row in begun):  # what is compared is settled with the first round
         node_ids |= {node.id for node in finalists.contenders(store, run.id, limit)}
     best = [nodes.get_node(store, node_id) for node_id in sorted(node_ids)]
     count = min(ROUNDS, max(ENOUGH_ROUNDS, allowed // max(1, len(best))))
+    await _measure_rounds(session, series, best, count)
+
+
+async def confirm_contender(session: Session, episode: Episode) -> None:
+    """Compare the run's two best while timing is unstable, if the episode left one near enough to the other.
+
+    Near enough is within its interval. All such comparisons take at most half as many evaluations as the run.
+    Raises what the evaluator raises.
+    """
+    store, run = session.store, session.run
+    if session.config.search.finalists < FEWEST_FINALISTS:
+        return
+    best, rows = finalists.contenders(store, run.id, FEWEST_FINALISTS), finalists.measurements(store, run.id)
+    allowed = runs.get_run(store, run.id).evaluations // 2 - len(rows)
+    if len(best) < FEWEST_FINALISTS or allowed < finalists.FEWEST_ROUNDS * len(best):
+        return
+    is_new = any(node.episode_id == episode.id for node in best)
+    measured = [finalists.evaluation_of(store, node, samples=False) for node in best]
+    if is_new and any(graph.unstable for evaluation in measured for graph in evaluation.graphs):
+        count = min(ENOUGH_ROUNDS, allowed // len(best))
+        await _measure_rounds(session, _BEFORE_ALL + episode.number, best, count)
+
+
+async def _measure_rounds(session: Session, series: int, best: list[Node], count: int) -> None:
+    """Measure what is open of a series, until its outcome is known or a person stops the search.
+
+    A round is measured as candidates are, in half of the time: several rounds make the figure good.
+
+    Then the rounds of each node are stored as one evaluation, the newest of its candidate: it is what later
+    runs and evaluations find.
+    """
+    store, run = session.store, session.run
+    rows = finalists.measurements(store, run.id)
+    measured = {(row.round, row.node_id) for row in rows if row.series == series}
     is_new = False
     with on_one_device():
         for number in range(1, count + 1):
