@@ -128,3 +128,19 @@ def test_the_evaluator_accepts_a_pass_of_the_expert_that_checks_its_indices(devi
         result = referees(device).evaluate(task, Candidate(unchecked))
     assert result.status == "wrong_result"
     assert "holds the index 50: eager raises, the pass does not; check it" in result.error
+
+
+def test_a_pass_that_takes_no_index_from_the_end_is_wrong(forks, tmp_path, monkeypatch):
+    body, inputs = (
+        "tmp_0 = in_1[in_0]\ntmp_1 = tmp_0 * 2.0\nreturn (tmp_1,)",
+        [([8, 32], I64), ([50, 64], F32)],
+    )
+    monkeypatch.setitem(TASKS, "brackets", TaskText(body, [inputs]))
+    task = write_task(tmp_path / "brackets", "brackets")
+    files = write([captured(lambda i, x: x[i] * 2.0, [ids(8, 32), TABLE])], "cpu").files
+    by_start = {name: re.sub(r"\(\w+ < 0\) \? [^:;]+ : (\w+)", r"\1", text) for name, text in files.items()}
+    assert by_start != files
+    with referees_of(EvaluatorConfig(budget_s=1e-6), forks) as referees:
+        whole, part = (referees("cpu").evaluate(task, Candidate(each)) for each in (files, by_start))
+    assert whole.status == "ok", whole.error
+    assert part.status != "ok", part.error

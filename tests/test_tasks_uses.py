@@ -34,6 +34,17 @@ NAMES = {
         [([3], I64, ["data = [0, 1, 2]"]), ([3, 9], F32), ([6, 3], F32)],
         {0: (0, 5, "index")},
     ),
+    "from the end as well": ("return (in_1[in_0],)", [([2, 5], I64, ZERO), TABLE], {0: (-10, 9, "index")}),
+    "from the end for one of two tables": (
+        "return (in_1[in_0], torch.nn.functional.embedding(in_0, in_1))",
+        [([2, 5], I64, ZERO), TABLE],
+        {0: (0, 9, "index")},
+    ),
+    "from the end nowhere else": (
+        "tmp_0 = in_0 + 2\nreturn (in_1[in_0], torch.nn.functional.embedding(tmp_0, in_2))",
+        [([2, 5], I64, ZERO), TABLE, ([12, 4], F32)],
+        {0: (0, 9, "index")},
+    ),
     "a difference of two indices": (
         "tmp_0 = in_0[slice(None, None, None), 1]\ntmp_1 = in_0[slice(None, None, None), 0]\n"
         "tmp_2 = tmp_0 - tmp_1\nreturn (torch.nn.functional.embedding(tmp_2, in_1), "

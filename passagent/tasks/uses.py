@@ -98,7 +98,7 @@ def wrong_indices(
     wrong, are_any = list[tuple[int, int, int]](), any(meta.is_integer for meta in subgraph.inputs)
     with suppress(_Broken):
         limits = _follow(subgraph, graph_module, order, {}, []).limits if are_any else {}
-        for position, limit in limits.items():
+        for position, (_, limit) in limits.items():
             for value in (limit + 1, -limit - 2):
                 values = _followed_value(subgraph.inputs[position]).clone()
                 element = secrets.randbelow(values.numel())
@@ -145,7 +145,9 @@ def _ranges(
         except _Broken as broken:
             for i in (broken.sources & wider_metas.keys()) or list(wider_metas):
                 meta = wider_metas.pop(i)
-                if meta.role == "any":
+                if meta.role == "index" and (meta.min_val or 0) < 0:
+                    wider_metas[i] = replace(meta, min_val=0)
+                elif meta.role == "any":
                     wider_metas[i] = replace(meta, role="")
                 elif i in following.limits and meta.role != "rising" and meta.shape and meta.shape[-1] > 1:
                     wider_metas[i] = replace(meta, role="rising")
@@ -154,15 +156,15 @@ def _ranges(
     return wider_metas, fixed
 
 
-def _proposed(meta: TensorMeta, limit: int | None) -> TensorMeta | None:
+def _proposed(meta: TensorMeta, limits: tuple[int, int] | None) -> TensorMeta | None:
     """Metadata with a wider range: all of the table that an input indexes, or more than one number.
 
     Of what may be any number of its dtype special values are (`any`).
     """
     low, high = recorded_range(meta)
-    if limit is not None and low >= 0 and limit > 0:
-        return replace(meta, data=None, min_val=0, max_val=limit, role="index")
-    if limit is not None or meta.dtype == "bool":
+    if limits is not None and low >= limits[0] and limits[1] > 0:
+        return replace(meta, data=None, min_val=limits[0], max_val=limits[1], role="index")
+    if limits is not None or meta.dtype == "bool":
         return None
     if low != high:
         return replace(meta, role="mask" if is_mask(meta) else "any")
@@ -246,8 +248,8 @@ class _Following(TorchDispatchMode):
         self._expected = iter(shapes)
         self.shapes: _Shapes = []
         """Shapes of the values that come of inputs, in the order in which they are computed."""
-        self.limits: dict[int, int] = {}
-        """The largest index of each input that indexes something itself."""
+        self.limits: dict[int, tuple[int, int]] = {}
+        """The smallest and the largest index of each input that indexes something itself."""
         self.fixed: dict[int, str] = {}
         """Inputs that must not vary, and why."""
         followed = {i: value for i, value in inputs.items() if isinstance(value, torch.Tensor)}
@@ -318,7 +320,8 @@ class _Following(TorchDispatchMode):
         if int(values.min()) < low or int(values.max()) >= size:
             raise _Broken(self.sources_of([values]))
         if (position := self._direct.get(_storage(values))) is not None:
-            self.limits[position] = min(self.limits.get(position, size - 1), size - 1)
+            lowest, largest = self.limits.get(position, (low, size - 1))
+            self.limits[position] = max(lowest, low), min(largest, size - 1)
 
     def _fix(self, sources: frozenset[int], why: str) -> None:
         for position in sources:
