@@ -15,6 +15,8 @@ CHUNK = 1 << 17
 """Elements that are looked at together, at most: with fewer, threads mostly wait for Python's lock."""
 _FEW_CORES = 4
 """With more cores the referee leaves half to the workers: calls may be timed meanwhile."""
+_WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Integers by their bytes."""
 
 T = TypeVar("T")
 
@@ -40,6 +42,12 @@ def equal(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     if tensor.dtype != other.dtype or tensor.shape != other.shape:
         return False
     return all(each_part(lambda _, a, b: torch.equal(a, b), tensor.reshape(-1), other.reshape(-1)))
+
+
+def same_bits(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    """Tell whether contiguous tensors of one shape and dtype have the same bits, those of NaN included."""
+    whole = _WHOLE.get(tensor.element_size())
+    return whole is not None and torch.equal(tensor.view(whole), other.view(whole))
 
 
 def copy(into: torch.Tensor, values: torch.Tensor) -> None:

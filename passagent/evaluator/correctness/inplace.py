@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from passagent.evaluator.score import STRICT_T, tolerance
-from passagent.sandbox.pieces import each_part
+from passagent.sandbox.pieces import each_part, same_bits
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,9 @@ def _judged(
     *states: torch.Tensor,
 ) -> torch.Tensor:
     """Answer States.judged for a part of the elements."""
+    for number, state in enumerate((before, *states)):
+        if not any(due[number:]) and same_bits(after, state):
+            return states[-1]
     fine = _near(before, after, (0.0, 0.0))
     for earlier, state, is_due in zip((before, *states), states, due, strict=False):
         if is_due:
