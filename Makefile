@@ -16,7 +16,8 @@ test: $(VENV)/.installed-test
 
 # What compares floating-point values, with the arithmetic of older processors: no test may rest on one CPU's rounding.
 NUMERIC := $(addprefix tests/test_expert,.py _cpu.py _operators.py _special_values.py) \
-  $(addprefix tests/test_,cpp_planned.py double.py deploy.py) \
+  $(addprefix tests/test_,cpp_planned.py double.py deploy.py deployed.py index_out_of_range.py \
+    library_calls.py passes.py rewrites.py standalone.py) \
   tests/test_expert_cuda.py::test_a_convolution_with_its_bias_added_behind_it_equals_eager \
   tests/test_expert_wording.py::test_a_number_that_inference_does_not_read_may_be_any \
   $(addprefix tests/test_kernels.py::test_,every_half_value_is_converted_and_rounded_as_torch_does \
@@ -24,9 +25,11 @@ NUMERIC := $(addprefix tests/test_expert,.py _cpu.py _operators.py _special_valu
     exponentials_are_exact_to_a_unit_in_the_last_place round_to_is_a_store_and_a_load) \
   tests/test_prompts.py::test_how_eager_rounds_a_number_is_told_as_measured
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+# Inductor's cache does not tell these apart.
+OF_ITS_OWN := TORCHINDUCTOR_CACHE_DIR=$(abspath $(VENV))/.inductor
 test-processors: $(VENV)/.installed-test
-	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(PYTEST) $(NUMERIC)
-	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(PYTEST) $(NUMERIC)
+	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(OF_ITS_OWN)-default $(PYTEST) $(NUMERIC)
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(OF_ITS_OWN)-avx2 $(PYTEST) $(NUMERIC)
 
 # The documentation as a site, in site/.
 docs: $(VENV)/.installed-docs

@@ -107,7 +107,9 @@ MEAN = """double sum = 0, count = 0;
     out[row] = sum / %s;"""
 GRAPHS = {
     "isfinite": Graph("torch.isfinite(a)", "std::isfinite(x[i])", "true", "bool"),
-    "padding": Graph("a.ne(1)", "x[i] != 1", "true", "bool", (I64,), ("min_val = 0", "max_val = 1099511627775")),
+    "padding": Graph(
+        "a.ne(1)", "x[i] != 1", "true", "bool", (I64,), ("min_val = 0", "max_val = 1099511627775")
+    ),
     "threshold": Graph("a.gt(1000000.0)", "x[i] > 1000000.0f", "false", "bool"),
     "long": Graph("a.long()", "int64_t(x[i])", "int32_t(x[i])", I64),
     "quantised": Graph(
