@@ -146,7 +146,7 @@ _STACK = {
     "x86_64": re.compile(r"(mov|xchg|cmov\w+)[qlw]? +.*\(.*\),%[er]?sp|pop[qw]? +%[er]?sp"),
     "aarch64": re.compile(r"mov +sp, x(?!29)"),
 }
-"""What takes the stack's pointer from memory: a return then goes wherever that memory says."""
+"""Instructions that take the stack's pointer from memory: a return then goes wherever that memory says."""
 _REGISTERS = re.compile(r"%([fg]s|mm\d)\b")
 """Segments, and the x87's registers, which nobody clears between calls."""
 _PREFIXES = {
