@@ -25,11 +25,11 @@ NUMERIC := $(addprefix tests/test_expert,.py _cpu.py _operators.py _special_valu
     exponentials_are_exact_to_a_unit_in_the_last_place round_to_is_a_store_and_a_load) \
   tests/test_prompts.py::test_how_eager_rounds_a_number_is_told_as_measured
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
-# Inductor's cache does not tell these apart.
-OF_ITS_OWN := TORCHINDUCTOR_CACHE_DIR=$(abspath $(VENV))/.inductor
+# Inductor keeps what it compiles by source, not by these processors: each has a cache of its own.
+INDUCTOR_CACHE := TORCHINDUCTOR_CACHE_DIR=$(abspath $(VENV))/.inductor
 test-processors: $(VENV)/.installed-test
-	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(OF_ITS_OWN)-default $(PYTEST) $(NUMERIC)
-	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(OF_ITS_OWN)-avx2 $(PYTEST) $(NUMERIC)
+	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(INDUCTOR_CACHE)-default $(PYTEST) $(NUMERIC)
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(INDUCTOR_CACHE)-avx2 $(PYTEST) $(NUMERIC)
 
 # The documentation as a site, in site/.
 docs: $(VENV)/.installed-docs

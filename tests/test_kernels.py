@@ -284,6 +284,7 @@ def test_sources_that_only_look_like_it_are_accepted():
             '__attribute__((indirect_branch("thunk-inline"))) void k(void (*f)()) { f(); f(); }',
         ),
         ("cpp_pointer_call", "void k(void** to) { __builtin_longjmp(to, 1); }"),
+        ("cpp_pointer_call", "void k(long by, void* to) { __builtin_eh_return(by, to); }"),
         ("cpp_name", '__attribute__((indirect_branch("thunk"))) void k(void (*f)()) { f(); f(); }'),
         ("cpp_state", '__attribute__((section(".text.t"), used)) static const char table[] = {15, 49};'),
         ("cpp_state", '__attribute__((section(".data.rel.rows"), used)) static int calls;'),

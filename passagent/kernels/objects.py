@@ -143,10 +143,13 @@ _INDIRECT = {
 _RETURN_ADDRESS = re.compile(r"push\w* .*|\w+ +.*,(0x0)?\(%rsp\)")
 """Instructions before a return that goes elsewhere."""
 _STACK = {
-    "x86_64": re.compile(r"(mov|xchg|cmov\w+)[qlw]? +.*\(.*\),%[er]?sp|pop[qw]? +%[er]?sp"),
-    "aarch64": re.compile(r"mov +sp, x(?!29)"),
+    "x86_64": re.compile(
+        r"(mov|xchg|cmov\w+)[qlw]? +(?!%rbp,).*,%[er]?sp|pop[qw]? +%[er]?sp"
+        r"|lea[qlw]? +.*\(.*,.*\),%[er]?sp"
+    ),
+    "aarch64": re.compile(r"mov\s+sp, x(?!29)\d+"),
 }
-"""Instructions that take the stack's pointer from memory: a return then goes wherever that memory says."""
+"""Instructions that set the stack's pointer to other than the frame's: a return then goes anywhere."""
 _REGISTERS = re.compile(r"%([fg]s|mm\d)\b")
 """Segments, and the x87's registers, which nobody clears between calls."""
 _PREFIXES = {

@@ -207,14 +207,14 @@ class _Run:
         interpreter, wrong = fx.Interpreter(module, garbage_collect_values=False), dict[str, str]()
         interpreter.run(*inputs)
         for loaded in passes:
-            attempt, values = best_attempt(loaded.pattern_graph, module.graph), interpreter.env.__getitem__
+            attempt, value_of = best_attempt(loaded.pattern_graph, module.graph), interpreter.env.__getitem__
             if attempt.bound is None:
                 continue
             try:
                 args = arguments_of(loaded, Match({}, attempt.bound, [], []))
-                returned = self._recording(loaded.replacement_func)(*fx.map_arg(args, values))
+                returned = self._recording(loaded.replacement_func)(*fx.map_arg(args, value_of))
                 self.supposed.append((self._matched[-1][0], self._recorded[len(self._matched) - 1]))
-                if problem := _difference(fx.map_arg(attempt.returned, values), returned):
+                if problem := _difference(fx.map_arg(attempt.returned, value_of), returned):
                     raise TypeError(problem)
             except (Refused, Exception) as error:
                 why, self.recorder.refused = _told(self.recorder, error), None
