@@ -78,6 +78,11 @@ def chosen(paths: list[Path], count: int) -> list[Asked]:
     return rows[:count]
 
 
+def named(task: str) -> str:
+    """A task's name, and of what: regions of two models may share theirs."""
+    return "/".join(Path(task).parts[-2:])
+
+
 def expert_passes(task: str, target: str) -> dict[str, Any]:
     """The passes that the expert writes for a task, by file, and the operators that it refused."""
     from passagent.expert.choices import default
@@ -93,7 +98,7 @@ def expert_passes(task: str, target: str) -> dict[str, Any]:
 def export(rows: list[Asked], target: str, path: Path) -> None:
     """Write the expert's passes of all tasks into a file."""
     tasks = dict.fromkeys(row.task for row in rows)
-    found = {Path(task).name: expert_passes(task, target) for task in tasks}
+    found = {named(task): expert_passes(task, target) for task in tasks}
     path.write_text(json.dumps(found, indent=1))
     print(f"{path}: passes for {sum(bool(f['files']) for f in found.values())} of {len(found)} tasks")
 
@@ -324,7 +329,7 @@ def main() -> None:
     run = Run(args, rows)
     sides = authored(args, rows, target)
     for row in rows:
-        task = Path(row.task).name
+        task = named(row.task)
         row.passes = {side: found.get(task, {}).get("files", {}) for side, found in sides.items()}
         refused = sides["expert"].get(task, {}).get("refused", {})
         row.row |= {"task": task, "subgraph": row.subgraph, "refused": refused}

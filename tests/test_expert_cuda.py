@@ -495,9 +495,24 @@ def test_kernel_of_several_graphs_equals_eager_in_each():
     """)
 
 
+def test_lanes_run_over_all_axes_where_a_load_leaves_out_elements():
+    text = source(lambda x: F.avg_pool2d(x, 2), [r(2, 3, 8, 8)])
+    assert "lane //" in text and "ROWS" not in text
+    assert "ROWS" in source(lambda x, y: x * y, [r(2, 3, 8, 8), r(3, 1, 1)])
+
+
+def test_cat_that_is_normalised_is_stored_by_the_rows_that_hold_it():
+    def function(x, y):
+        joined = torch.cat([x, y * 2.0], 1)
+        return joined, F.layer_norm(joined, (32,))
+
+    text = source(function, [r(2, 1, 32), r(2, 7, 32)])
+    assert text.count("tl.store(") == 2 and "_part" not in text
+
+
 def test_a_thread_handles_fewer_elements_where_each_is_of_many_loads():
     text = source(lambda x: F.max_pool2d(x, 5, 1, 2), [r(1, 8, 20, 20)])
-    assert "window=True" in text and "each = 64 if window else 256" in text
+    assert "window=True" in text and "64 if window else 256" in text
     assert "window" not in source(lambda x: F.max_pool2d(x, 3, 1, 1), [r(1, 8, 20, 20)])
     part = Part([], [], "", False, "flat", hints=(1, 1 << 24, 0, 1 << 26), loads=MOST_LOADS + 1)
     assert launches([part], default("cuda"))[0].warps == 8

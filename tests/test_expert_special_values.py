@@ -132,6 +132,24 @@ def built(kernel, plan):
     return call
 
 
+def build_only(monkeypatch):
+    """Have the expert write for a GPU, and each kernel's call build it."""
+    monkeypatch.setattr(
+        passagent.kernels, "triton_kernel", lambda plan, **_: lambda kernel: built(kernel, plan)
+    )
+    monkeypatch.setattr(special_values, "author", lambda graphs, *_: author(graphs, "cuda", default("cuda")))
+
+
+def test_gpu_kernel_with_a_number_made_of_sizes_builds(monkeypatch):
+    def places(x):
+        steps = torch.arange(1, x.shape[0] + 1).float()
+        return x * (steps / (steps[-1:] + 1e-6))
+
+    build_only(monkeypatch)
+    _, _, _, rewritten = special_values.lowered([places], [torch.randn(28)], "cpu")
+    assert "fused_arange" in str(rewritten.graph)
+
+
 BUILT = [torch.float64, torch.bfloat16, torch.int32]
 
 
@@ -141,10 +159,7 @@ def test_gpu_kernel_with_numbers_builds_in_every_dtype(monkeypatch, dtype):
 
     Each operator with each number in one dtype: each operator and each number meets every dtype.
     """
-    monkeypatch.setattr(
-        passagent.kernels, "triton_kernel", lambda plan, **_: lambda kernel: built(kernel, plan)
-    )
-    monkeypatch.setattr(special_values, "author", lambda graphs, *_: author(graphs, "cuda", default("cuda")))
+    build_only(monkeypatch)
     operators, numbers = {}, {}
     scalars = []
     for name in special_values.GROUPS["scalar"][0]:

@@ -74,28 +74,27 @@ class Schedule:
     # addresses
 
     def _stores(self, outputs: list[Value]) -> list[Store]:
-        stores = []
-        for number, output in enumerate(outputs):
-            value = output.refresh()
+        values, stores = [output.refresh() for output in outputs], list[Store]()
+        for number, value in enumerate(values):
             index = [position(self.trace, d) for d in value.dims]
-            stores += self._split(Store(number, index, value.shape, value.expr))
+            stores += self._split(Store(number, index, value.shape, value.expr), [v.expr for v in values])
         return stores
 
-    def _split(self, store: Store) -> list[Store]:
+    def _split(self, store: Store, results: list[Expr]) -> list[Store]:
         """One store for each tensor of a cat that the value holds: no element is chosen in the loops then."""
         t = self.trace
         for cat in t.cats:
             axis, chosen = t.index(cat.axis), t.resolve(cat.expr)
             if axis.kind != "axis" or axis.data not in store.axes or not holds(store.expr, chosen, axis.data):
                 continue
-            if self.target == "cuda" and reduced(store.expr, chosen):
+            if self.target == "cuda" and any(reduced(result, chosen) for result in results):
                 continue  # the rows that are reduced are held whole, and so are they stored
             stores = []
             for piece_axis, part, start in cat.pieces:
                 at = t.index(piece_axis) + start
                 new = t.replace(store.expr, {chosen: t.resolve(part)}, {axis.data: at})
                 index = [t.substitute(i, {axis.data: at}) for i in store.index]
-                stores += self._split(Store(store.out, index, store.sizes, new))
+                stores += self._split(Store(store.out, index, store.sizes, new), results)
             return stores
         for cat in t.cats:
             if self.target == "cpu" and t.resolve(cat.expr) in parts(store.expr):

@@ -35,9 +35,10 @@ ALONE = 1 << 22
 class Form:
     """The form of a program's block.
 
-    kind: `flat` (one long run of lanes), `rows` (several rows of lanes, a row being one index of each of the
-    rows' axes), `long` (rows whose lanes are swept in a loop), `square` (a tile of two axes, for transposes),
-    `column` (the second axis of the block is reduced in the program), `tall` (it is swept in a loop).
+    kind: `flat` (one long run of lanes, over one axis or over all of them), `rows` (several rows of lanes, a
+    row being one index of each of the rows' axes), `long` (rows whose lanes are swept in a loop), `square` (a
+    tile of two axes, for transposes), `column` (the second axis of the block is reduced in the program),
+    `tall` (it is swept in a loop).
     """
 
     kind: str
@@ -82,8 +83,11 @@ def _form(schedule: Schedule, group: Group) -> Form:
             odd = tile.size.hint % EVEN and tile.size.hint > BLOCKS
             return Form("flat", rows, tile, limit=f"({tile.size}) % {EVEN}" if odd else "")
         across = _across(schedule, stores, rows, tile)
-        if across is not None and all(loops == [tile] for loops in looped):
-            return Form("square", [a for a in rows if a is not across], tile, across)
+        if all(loops == [tile] for loops in looped):
+            if across is not None:
+                return Form("square", [a for a in rows if a is not across], tile, across)
+            if schedule.volume([*rows, tile]) >= SMS * BLOCKS or _strided(schedule, group, tile):
+                return Form("flat", [], tile, joined=[*rows, tile])
     if not looped:
         return Form("rows", rows, tile)
     every = schedule.sorted({a for loops in looped for a in loops})
@@ -112,6 +116,18 @@ def _form(schedule: Schedule, group: Group) -> Form:
 
 def _at_most(axes: list[Axis], most: int) -> str:
     return f"{' * '.join(str(a.size) for a in axes)} <= {most}"
+
+
+def _strided(schedule: Schedule, group: Group, tile: Axis) -> bool:
+    """Tell whether a load does not walk the lanes one by one.
+
+    Of a block of two axes, of which it walks neither so, Triton has a warp read along the wrong one.
+    """
+    for address in (schedule.addresses[load] for load in group.loads):
+        computed = any(e is not None and tile in schedule.axes(e.axes) for e, _ in address.rest)
+        if computed or address.terms.get(tile, (1, ())) != (1, ()):
+            return True
+    return False
 
 
 def _across(schedule: Schedule, stores: list[Store], rows: list[Axis], tile: Axis) -> Axis | None:

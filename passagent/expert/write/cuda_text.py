@@ -7,6 +7,7 @@ vary along the lanes only are (1, BLOCK), values of a row (ROWS, 1).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import reduce
 
 from passagent.expert.lower import deciding
 from passagent.expert.lower.expressions import HALVES, Axis, Expr, parts
@@ -124,7 +125,8 @@ class TritonWriter(TritonValues):
         self.program = program
         if form.kind == "flat" and tile is not None:
             self.line(f"lane = {program} * BLOCK + tl.arange(0, BLOCK)")
-            self.line(f"inside = {within('lane', self.axis_size(tile), 'BLOCK')}")
+            self.line(f"inside = {within('lane', self.lanes(), 'BLOCK')}")
+            self._split_lanes()
             return
         if self.cross is None:
             self.line(f"row = {program} * ROWS + tl.arange(0, ROWS)[:, None]")
@@ -151,6 +153,10 @@ class TritonWriter(TritonValues):
         elif form.kind == "column":
             self.line("level = tl.arange(0, ROWS)[:, None]")
         self._bound(swept=False)
+        self._split_lanes()
+
+    def _split_lanes(self) -> None:
+        """Write where on each of the joined axes a lane is."""
         for name, text in decoded("lane", [(self.axis_name(a), self.axis_size(a)) for a in self.joined]):
             self.line(f"{name} = {text}")
 
@@ -174,7 +180,7 @@ class TritonWriter(TritonValues):
 
     def lanes(self) -> str:
         """How many there are."""
-        return " * ".join(self.axis_size(a) for a in self.along)
+        return self.mono(reduce(self.s.times, (self.s.mono(a.size) for a in self.along)))
 
     def stage_lines(self, stage: Stage) -> None:
         self.count_uses(stage)

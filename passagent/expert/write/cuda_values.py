@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from passagent.expert.lower.expressions import FLOATING, HALVES, INTEGERS, Axis, Expr
+from passagent.expert.lower.expressions import FLOATING, HALVES, INTEGERS, Axis, Expr, parts
 from passagent.expert.lower.symbolic_sizes import Unsupported
 from passagent.expert.schedule.stages import Address, Group, Mono
 from passagent.expert.write import INFIX, Writer, bare, closed, literal
@@ -162,10 +162,12 @@ class TritonValues(Writer):
     def cast(self, e: Expr, args: list[str]) -> str:
         """A value in another dtype."""
         source = e.args[0]
-        if source.kind == "size" and e.dtype == "float64":
+        kinds = {part.kind for part in parts(source)}
+        of_sizes = "size" in kinds and kinds <= {"size", "const", "op"}  # may be a constant, without .to()
+        if of_sizes and e.dtype == "float64":
             return f"tl.full({self.unit}, {bare(args[0])}, tl.float64)"
-        if source.kind == "size" and e.dtype == "float32":
-            return f"{args[0]} * 1.0"  # a size of one is a constant without .to()
+        if of_sizes and e.dtype == "float32":
+            return f"{args[0] if closed(args[0]) else f'({args[0]})'} * 1.0"
         if source.kind == "param" and e.dtype == "float32":
             return args[0]  # a kernel is given floats in 32 bits; the interpreter as Python has them
         text = args[0] if closed(args[0]) else f"({args[0]})"
