@@ -36,6 +36,26 @@ def test_kernels_equal_eager_in_the_interpreter():
 
 
 @pytest.mark.long
+def test_normalised_rows_of_one_large_value_are_zero():
+    interpreted("""
+        import torch, torch.nn.functional as F
+        from expert_cases import captured, rewritten, write
+        norms = [
+            lambda x: F.layer_norm(x * 1.0, (83,)),
+            lambda x: F.group_norm(x * 1.0, 3),
+            lambda x: F.instance_norm(x * 1.0),
+            lambda x: F.batch_norm(x * 1.0, None, None, training=True),
+            lambda x: torch.var(x * 1.0, -1),
+        ]
+        for rows in (torch.full((2, 3, 83), 123456789.0), torch.full((2, 3, 83), -987654.3)):
+            for norm in norms:
+                graph = captured(norm, [rows])
+                (ours,) = rewritten(write([graph], "cuda"), graph).graph_module(rows)
+                assert ours.eq(0).all(), norm.__code__.co_firstlineno
+    """)
+
+
+@pytest.mark.long
 def test_empty_tensors_give_eagers_result_or_an_error_that_names_shapes():
     interpreted("""
         from expert_cases import CASES, check_empty

@@ -154,8 +154,14 @@ def spread(
 
 def moments(value: Value, dims: list[int]) -> tuple[Value, Value]:
     """(mean, sum of squared deviations), kept dimensions, in the compute type."""
-    total = over("sum", value, dims)
-    average = Value(total.dims, total.expr / count(value, dims, total.dtype))
+    doubled = value.trace.target == "cuda" and value.expr.wide().dtype == "float32"
+    total = over("sum", value, dims, (lambda x: x.cast("float64")) if doubled else None)
+    terms = count(value, dims, total.dtype)
+    mean = total.expr * (1.0 / terms) if doubled else total.expr / terms
+    if doubled:  # of equal elements it is their value, however large; a sum that overflows has none, as in eager
+        summed = total.expr.cast("float32")
+        mean = where(abs(summed) < float("inf"), mean.cast("float32"), summed)
+    average = Value(total.dims, mean)
     shape, (x, m) = broadcast([value, average])
     return average, over("sum", Value(shape, x.wide() - m), dims, square)
 
