@@ -238,7 +238,7 @@ class ExperienceConfig(_Section):
     seeds: bool = True
     """A pass that is known for this very task is a seed of the run."""
     examples: int = Field(2, ge=0)
-    """Passes of similar tasks that episodes are shown which start from the task; drafts are shown none."""
+    """Passes of similar tasks that episodes are shown which start from the task; drafts are shown five."""
     learned: bool = True
     """Show hints that models wrote, but for a random fifth of the episodes, which show their worth."""
 

@@ -246,20 +246,30 @@ def test_runs_show_and_best(call, stored, recorded, tmp_path):
 
 
 def test_best_overwrites_only_when_told(call, stored, recorded, monkeypatch):
-    Path("out").mkdir()
-    Path("out/notes.txt").write_text("mine")
-    Path("out/Old.py").write_text("")
+    Path("out/package").mkdir(parents=True)
+    Path("out/package/model.py").write_text("mine")
     code, _, err = call("best", "last", "--out", "out")
     assert code == 2
     assert "out: holds files" in one_line(err)
-    assert call("best", "last", "--out", "out", "--force")[0] == 0
-    assert sorted(path.name for path in Path("out").iterdir()) == [
+    code, _, err = call("best", "last", "--out", "out", "--force")
+    assert code == 2
+    assert "out: holds other files than a pass" in one_line(err)
+    assert call("best", "last", "--out", "out/won")[0] == 0
+    Path("out/won/Fused.py").write_text("from Old import old")
+    Path("out/won/Old.py").write_text("old = 1")
+    Path("out/won/notes.txt").write_text("mine")
+    Path("out/won/mine.py").write_text("mine")
+    assert call("best", "last", "--out", "out/won", "--force")[0] == 0
+    assert sorted(path.name for path in Path("out/won").iterdir()) == [
         "Fused.py",
         "README.md",
+        "mine.py",
         "notes.txt",
         MANIFEST,
     ]
-    assert call("best", "last", "--out", "out/notes.txt", "--force")[0] == 2
+    assert "Old" not in Path("out/won/Fused.py").read_text()
+    assert Path("out/package/model.py").read_text() == "mine"
+    assert call("best", "last", "--out", "out/won/notes.txt", "--force")[0] == 2
     helped = {HELPER: f"{HELPER_HEAD}\n"}
     monkeypatch.setattr("passagent.packages.delivery.standalone.standalone", lambda files: files | helped)
     assert call("best", "last", "--out", "alone", "--standalone")[0] == 0

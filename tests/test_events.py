@@ -19,7 +19,7 @@ from passagent.config import load_config
 from passagent.errors import PassagentError
 from passagent.search import setup
 from passagent.search.setup import Parts, new_run
-from passagent.store import Store, sessions, timeline
+from passagent.store import Store, runs, sessions, timeline
 from passagent.store.events import KINDS, UNSTORED, Noted
 from passagent.store.timeline import Follower
 from passagent.tasks import load_task
@@ -117,6 +117,30 @@ def test_the_lines_of_a_run_are_made_of_them(tmp_path, capsys):
     judged = [line for line in before + after if ": ok, AS" in line or ": wrong_result, AS" in line]
     assert len(judged) == 12
     assert sum(", known from the store (best " in line for line in known) == 12
+
+
+def test_a_look_at_a_long_run_takes_no_more_steps_than_at_a_short_one(tmp_path):
+    task = tiny_search.write_task(tmp_path / "task")
+    told_by(task, {"settings": tiny_search.settings(8, 2, 1), "runs_dir": tmp_path / "runs"})
+
+    told = []
+    with Store.open(tmp_path / "runs") as store:
+        [run_id] = [run.id for run in runs.list_runs(store)]
+        call = store.row("SELECT * FROM calls ORDER BY id LIMIT 1")
+
+        def steps():
+            made = []
+            follower = Follower(store, run_id, told.append)
+            store.connection.set_progress_handler(lambda: made.append(1), 10)
+            follower.look()
+            store.connection.set_progress_handler(None, 0)
+            return len(made)
+
+        few = steps()
+        with store.transaction():
+            for _ in range(1000):
+                store.insert("calls", **call | {"id": None, "state": "failed"})
+        assert 0 < steps() < 2 * few and told == []
 
 
 def test_nothing_is_told_that_may_be_rolled_back(tmp_path):

@@ -1,4 +1,4 @@
-"""A tool of your own: `--set 'agent.tools=[file_editor, examples.extend.tool:CountLines]'`."""
+"""A tool of your own: `--set 'agent.tools=[pass_evaluator, examples.extend.tool:CountLines]'`."""
 
 from typing import Any
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_text
+import re
 import shlex
 import shutil
 import signal
@@ -209,7 +210,7 @@ def measure(
 
 @command(commands)
 def best(run: Run, **options: Unpack[BestOptions]) -> Output:
-    """Write RUN's best pass to a directory for review. With a test, a README and its plan."""
+    """Write RUN's best pass to a directory for review. With a README and its plan."""
     from passagent.evaluator.candidate import Candidate
     from passagent.search.setup import stored_task
     from passagent.store import Store, runs
@@ -288,12 +289,22 @@ def _delivered(store: Store, run: RunRecord, task: Task, stands_alone: bool) -> 
 
 
 def _clear(path: Path) -> None:
-    """Remove an earlier candidate's files from `path`; whatever else lies there stays."""
-    from passagent.evaluator.candidate import PLANS
+    """Remove the pass that `path` holds: what its manifest names, modules of it, and what lies beside them.
 
-    for file in path.rglob("*"):
-        if file.is_file() and file.suffix in {".py", ".json"}:
-            file.unlink()
-    for name in ("README.md", "plan.txt"):
+    Raises UsageError where there are files and no manifest.
+    """
+    from passagent.evaluator.candidate import HELPER, MANIFEST, PLANS
+
+    if not path.exists() or not any(path.iterdir()):
+        return
+    try:
+        names = [Path(f"{name}.py").name for name in json_text.loads((path / MANIFEST).read_text())]
+    except (OSError, ValueError, TypeError):
+        raise UsageError(f"--out {path}: holds other files than a pass; name another directory") from None
+    for name in names:
+        text = (path / name).read_text() if (path / name).is_file() else ""
+        for module in re.findall(r"^from (\w+) import", text, re.MULTILINE):
+            (path / f"{module}.py").unlink(missing_ok=True)
+    for name in (*names, MANIFEST, HELPER, "README.md", "plan.txt"):
         (path / name).unlink(missing_ok=True)
     shutil.rmtree(path / PLANS, ignore_errors=True)

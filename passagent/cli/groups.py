@@ -80,7 +80,7 @@ class BestOptions(StoreOptions, total=False):
     """How a run's best pass is written."""
 
     out: Annotated[str, Option("The directory to write.", metavar="DIR")]
-    force: Annotated[bool, Option("Replace the pass files in it.")]
+    force: Annotated[bool, Option("Replace the pass in it.")]
     standalone: Annotated[bool, Option("Write it so that it runs without passagent.")]
     format: Annotated[Literal["review", "pass", "kernelbench"], Option(default="review")]
     """A directory to review, files for --passes-dir, KernelBench's ModelNew."""

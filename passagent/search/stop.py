@@ -15,7 +15,7 @@ from passagent.config import SearchConfig
 
 @dataclass(frozen=True)
 class Progress:
-    """A run so far, all its sessions together."""
+    """A run so far. Counts are of all its sessions, the time is this one's."""
 
     episodes: int
     """Finished."""

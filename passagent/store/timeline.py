@@ -138,21 +138,32 @@ def newest(store: Store, run_id: str, limit: int) -> tuple[list[Event], Seen]:
     return events[max(0, len(events) - limit) :], position
 
 
+def at_present(store: Store, run_id: str) -> Seen:
+    """From where `since` returns what happens from now on."""
+    position = Seen()
+    with store.reading():
+        for table, source in _SOURCES.items():
+            newest_row = store.row(
+                f"SELECT max({source.key}) AS id FROM {table} WHERE run_id = :run", {"run": run_id}
+            )
+            position.last[table] = (newest_row["id"] if newest_row else None) or 0
+            rows = _rows_of(store, run_id, table, source.is_open)
+            position.open[table] = {row["id"]: len(_reached(source, row)) for row in rows}
+    return position
+
+
 def since(store: Store, run_id: str, position: Seen) -> list[Event]:
     """The events since `position` was brought up to date, in order; it is brought up to date."""
     events = list[Event]()
     with store.reading():
         for table, source in _SOURCES.items():
             returned, seen = position.open.setdefault(table, {}), position.last.get(table, 0)
-            # the plus keeps SQLite from the index on run_id: the few new and open rows are found by their ids
-            rows = store.rows(
-                f"SELECT {source.key} AS id, {source.is_open} AS is_open, {source.query} "
-                f"WHERE {'+' * bool(seen)}{table}.run_id = :run "
-                f"AND ({source.key} > :seen OR {source.key} IN ({', '.join(map(str, returned))})) ORDER BY 1",
-                {"run": run_id, "seen": seen},
-            )
-            for row in rows:
-                reached = [stage for stage in source.stages if row[stage[1]] is not None]
+            # SQLite scans the table for `key > :seen OR key IN (...)`, with what it is joined to
+            new = f"SELECT {source.key} FROM {table} WHERE {source.key} > :seen"
+            told = f"SELECT value FROM json_each('{list(returned)}')"
+            where = f"{source.key} IN ({new} UNION ALL {told})" if seen else "1"
+            for row in _rows_of(store, run_id, table, where, seen):
+                reached = _reached(source, row)
                 for kind, at in reached[returned.pop(row["id"], 0) :]:
                     columns = {item.name: _value(item.name, row[item.name]) for item in fields(kind)[1:]}
                     events.append(kind(at=row[at], **columns))
@@ -160,6 +171,22 @@ def since(store: Store, run_id: str, position: Seen) -> list[Event]:
                     returned[row["id"]] = len(reached)
                 position.last[table] = max(seen, row["id"])
     return sorted(events, key=lambda event: (event.at, _ORDER.index(event.kind)))
+
+
+def _rows_of(store: Store, run_id: str, table: str, where: str, seen: int = 0) -> list[Any]:
+    """The rows of a run for which a condition holds, by their keys."""
+    source = _SOURCES[table]
+    # the plus keeps SQLite from the index on run_id: the few new and open rows are found by their ids
+    return store.rows(
+        f"SELECT {source.key} AS id, {source.is_open} AS is_open, {source.query} "
+        f"WHERE {'+' * bool(seen)}{table}.run_id = :run AND {where} ORDER BY 1",
+        {"run": run_id, "seen": seen},
+    )
+
+
+def _reached(source: _Source, row: Any) -> list[tuple[type[Event], str]]:
+    """The stages that have happened to a row."""
+    return [stage for stage in source.stages if row[stage[1]] is not None]
 
 
 class Follower:
@@ -172,7 +199,7 @@ class Follower:
     def follow(self, on_event: OnEvent | None) -> None:
         """Pass on to `on_event` what happens from now on; None: to nobody, and nothing is looked up."""
         self._on_event = on_event
-        self._seen = None if on_event is None else newest(self._store, self._run_id, 0)[1]
+        self._seen = None if on_event is None else at_present(self._store, self._run_id)
 
     def look(self) -> None:
         """Pass on what is new. In an open transaction nothing is: it may be rolled back."""

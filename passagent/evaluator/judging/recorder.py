@@ -252,7 +252,7 @@ def _prepare_headers() -> None:
 
 
 def _unmatched(answer: Recorded | Refusal, more: str = "") -> dict[str, Failed]:
-    """By their names, the subgraphs that no pass matches, and why; `beside`: what does not build."""
+    """By their names, the subgraphs that no pass matches, and why; `more`: what does not build."""
     calls = answer.recording.subgraphs if isinstance(answer, Recorded) else ()
     called = {graph.name for graph in calls if graph.calls} | {
         failure.subgraph for failure in getattr(answer, "failed", ())

@@ -225,7 +225,7 @@ def evaluate_failed(
     failures: dict[str, Failed],
     violations: Sequence[Violation] = (),
 ) -> Evaluation:
-    """The evaluation of what evaluate_failed, by the names of the subgraphs."""
+    """The evaluation of a candidate that failed everywhere, for reasons by the names of the subgraphs."""
     pairs = [(subgraph, failures[subgraph.name]) for subgraph in task.subgraphs]
     graphs = [blank(subgraph, failure.status, failure.message) for subgraph, failure in pairs]
     for graph, (_, failure) in zip(graphs, pairs, strict=True):

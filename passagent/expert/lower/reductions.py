@@ -158,7 +158,7 @@ def moments(value: Value, dims: list[int]) -> tuple[Value, Value]:
     total = over("sum", value, dims, (lambda x: x.cast("float64")) if doubled else None)
     terms = count(value, dims, total.dtype)
     mean = total.expr * (1.0 / terms) if doubled else total.expr / terms
-    if doubled:  # of equal elements it is their value, however large; a sum that overflows has none, as in eager
+    if doubled:  # of equal elements it is their value, however large; where the sum overflows it is infinite
         summed = total.expr.cast("float32")
         mean = where(abs(summed) < float("inf"), mean.cast("float32"), summed)
     average = Value(total.dims, mean)
