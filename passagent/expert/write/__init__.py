@@ -72,6 +72,8 @@ class Part:
     """Bytes of an element that products take."""
     stages: int = 0
     """Blocks of a loop that are loaded ahead; 0: as Triton has it."""
+    ends: bool = False
+    """See cuda_grid.Form."""
 
     def numbers(self, suffix: str) -> list[str]:
         """The parameters that say what a program does."""

@@ -53,6 +53,8 @@ class Form:
     """The axis whose blocks a loop runs over."""
     limit: str = ""
     """A host condition under which this form was chosen, where another would serve as well."""
+    ends: bool = False
+    """Lanes end within the last program's block, which alone has a mask."""
 
     def runs(self, schedule: Schedule, terms: dict[Axis, Mono]) -> bool:
         """Tell whether an address walks the joined axes as one."""
@@ -80,14 +82,17 @@ def _form(schedule: Schedule, group: Group) -> Form:
     stores, only_stores = group.stores, not group.reductions
     if tile is not None and only_stores and all(tile in schedule.store_axes(s) for s in stores):
         if not rows:
-            odd = tile.size.hint % EVEN and tile.size.hint > BLOCKS
-            return Form("flat", rows, tile, limit=f"({tile.size}) % {EVEN}" if odd else "")
+            odd = tile.size.hint % EVEN > 0 and tile.size.hint > BLOCKS
+            return Form("flat", rows, tile, limit=f"({tile.size}) % {EVEN}" if odd else "", ends=odd)
         across = _across(schedule, stores, rows, tile)
         if all(loops == [tile] for loops in looped):
             if across is not None:
                 return Form("square", [a for a in rows if a is not across], tile, across)
-            if schedule.volume([*rows, tile]) >= SMS * BLOCKS or _strided(schedule, group, tile):
-                return Form("flat", [], tile, joined=[*rows, tile])
+            joined, least = [*rows, tile], SMS * BLOCKS
+            large = f"{product(str(a.size) for a in joined)} >= {least}"
+            limit = "" if _strided(schedule, group, tile) else large
+            if not limit or schedule.volume(joined) >= least:
+                return Form("flat", [], tile, joined=joined, limit=limit)
     if not looped:
         return Form("rows", rows, tile)
     every = schedule.sorted({a for loops in looped for a in loops})
@@ -119,10 +124,7 @@ def _at_most(axes: list[Axis], most: int) -> str:
 
 
 def _strided(schedule: Schedule, group: Group, tile: Axis) -> bool:
-    """Tell whether a load does not walk the lanes one by one.
-
-    Of a block of two axes, of which it walks neither so, Triton has a warp read along the wrong one.
-    """
+    """Tell whether a load does not walk the lanes one by one: of two axes Triton may take the other first."""
     for address in (schedule.addresses[load] for load in group.loads):
         computed = any(e is not None and tile in schedule.axes(e.axes) for e, _ in address.rest)
         if computed or address.terms.get(tile, (1, ())) != (1, ()):
@@ -306,8 +308,7 @@ def options_of(part: Part) -> tuple[str, ...]:
     """The function's further arguments for the part."""
     tiled = part.tiled and part.kind in {"rows", "column", "tall"}
     window = part.loads > MOST_LOADS and part.kind in {"flat", "rows"}  # fewer elements a thread
-    ends = part.kind == "flat" and bool(part.limit)  # where what is odd ends, a program has its own mask
-    chosen = {"tiled": tiled, "swept": part.kind == "tall", "ends": ends, "window": window}
+    chosen = {"tiled": tiled, "swept": part.kind == "tall", "ends": part.ends, "window": window}
     return tuple(name for name, holds in chosen.items() if holds)
 
 

@@ -70,7 +70,7 @@ class TritonWriter(TritonValues):
         self._load_ahead(group)
         for stage in group.stages:
             self.stage_lines(stage)
-        if form.kind == "flat" and form.limit:  # programs whose block is full need no mask; the last one does
+        if form.ends:  # programs whose block is full need no mask; the last one does
             masked, body = self.lines[start - 1], [f"    {line}" for line in self.lines[start:]]
             full = f"    if {self.program} * BLOCK + BLOCK <= {self.lanes()}:"
             whole = [full, "        inside = lane * 0 == 0", *body]
@@ -80,7 +80,9 @@ class TritonWriter(TritonValues):
         high = form.cross.size.hint if form.cross is not None else 0
         hints = (self.s.volume(form.rows), self.s.volume(self.along), high, self._moved(group))
         tiled, loads = group.tile is not None, len(group.loads)
-        return Part(self.lines, rows, lanes, tiled, form.kind, height, form.limit, hints, loads)
+        return Part(
+            self.lines, rows, lanes, tiled, form.kind, height, form.limit, hints, loads, ends=form.ends
+        )
 
     def _load_ahead(self, group: Group) -> None:
         """Load before the first reduction, behind which a load waits for the memory once more.

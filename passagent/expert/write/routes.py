@@ -229,7 +229,8 @@ def _plan(route: Route, kernel: str, numbers: list[str]) -> list[str]:
         lines.append(f"    if not {enclosed([*guards(v, used), *alike(v, used)])}:")
         return [*lines, f"        {complain}", *_layout(route, v, kernel, {})]
     for number, v in enumerate(route.variants):
-        tests = [*guards(v, used), *(dtype_test(v, k) for k in used), *limits(v)]
+        others = any(w is not v and _key(w)[1] == _key(v)[1] for w in route.variants)
+        tests = [*guards(v, used), *(dtype_test(v, k) for k in used), *(limits(v) if others else [])]
         lines.append(f"    if {joined(tests)}:")
         constants = {"VARIANT": str(number), **dict.fromkeys(numbers, "1")}
         lines += [f"    {line}" for line in _layout(route, v, kernel, constants)]
