@@ -139,7 +139,7 @@ def newest(store: Store, run_id: str, limit: int) -> tuple[list[Event], Seen]:
 
 
 def at_present(store: Store, run_id: str) -> Seen:
-    """From where `since` returns what happens from now on."""
+    """Return the position for which `since` has what happens from now on."""
     position = Seen()
     with store.reading():
         for table, source in _SOURCES.items():
@@ -159,9 +159,9 @@ def since(store: Store, run_id: str, position: Seen) -> list[Event]:
         for table, source in _SOURCES.items():
             returned, seen = position.open.setdefault(table, {}), position.last.get(table, 0)
             # SQLite scans the table for `key > :seen OR key IN (...)`, with what it is joined to
-            new = f"SELECT {source.key} FROM {table} WHERE {source.key} > :seen"
-            told = f"SELECT value FROM json_each('{list(returned)}')"
-            where = f"{source.key} IN ({new} UNION ALL {told})" if seen else "1"
+            newer = f"SELECT {source.key} FROM {table} WHERE {source.key} > :seen"
+            still_open = f"SELECT value FROM json_each('{list(returned)}')"
+            where = f"{source.key} IN ({newer} UNION ALL {still_open})" if seen else "1"
             for row in _rows_of(store, run_id, table, where, seen):
                 reached = _reached(source, row)
                 for kind, at in reached[returned.pop(row["id"], 0) :]:
@@ -173,14 +173,14 @@ def since(store: Store, run_id: str, position: Seen) -> list[Event]:
     return sorted(events, key=lambda event: (event.at, _ORDER.index(event.kind)))
 
 
-def _rows_of(store: Store, run_id: str, table: str, where: str, seen: int = 0) -> list[Any]:
+def _rows_of(store: Store, run_id: str, table: str, where: str, after: int = 0) -> list[Any]:
     """The rows of a run for which a condition holds, by their keys."""
     source = _SOURCES[table]
     # the plus keeps SQLite from the index on run_id: the few new and open rows are found by their ids
     return store.rows(
         f"SELECT {source.key} AS id, {source.is_open} AS is_open, {source.query} "
-        f"WHERE {'+' * bool(seen)}{table}.run_id = :run AND {where} ORDER BY 1",
-        {"run": run_id, "seen": seen},
+        f"WHERE {'+' * bool(after)}{table}.run_id = :run AND {where} ORDER BY 1",
+        {"run": run_id, "seen": after},
     )
 
 

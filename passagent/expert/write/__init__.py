@@ -73,7 +73,7 @@ class Part:
     stages: int = 0
     """Blocks of a loop that are loaded ahead; 0: as Triton has it."""
     ends: bool = False
-    """See cuda_grid.Form."""
+    """Its form has them; a program with all of its lanes then needs no mask."""
 
     def numbers(self, suffix: str) -> list[str]:
         """The parameters that say what a program does."""
