@@ -6,6 +6,7 @@ vary along the lanes only are (1, BLOCK), values of a row (ROWS, 1).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from functools import reduce
 
@@ -70,6 +71,7 @@ class TritonWriter(TritonValues):
         self._load_ahead(group)
         for stage in group.stages:
             self.stage_lines(stage)
+        self._drop_unused()
         if form.ends:  # programs whose block is full need no mask; the last one does
             masked, body = self.lines[start - 1], [f"    {line}" for line in self.lines[start:]]
             full = f"    if {self.program} * BLOCK + BLOCK <= {self.lanes()}:"
@@ -161,6 +163,12 @@ class TritonWriter(TritonValues):
         """Write where on each of the joined axes a lane is."""
         for name, text in decoded("lane", [(self.axis_name(a), self.axis_size(a)) for a in self.joined]):
             self.line(f"{name} = {text}")
+
+    def _drop_unused(self) -> None:
+        """Leave out where on an axis a lane is if no address asks."""
+        for name in map(self.axis_name, self.joined):
+            if sum(bool(re.search(rf"\b{name}\b", line)) for line in self.lines) == 1:
+                self.lines = [line for line in self.lines if not line.startswith(f"    {name} = ")]
 
     def _bound(self, swept: bool) -> None:
         """Where a program's block holds elements: along its axes that are `swept`, or those that are not."""
